@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use futures_util::{Stream, StreamExt as _};
-use remuda_comfyui::{Client as Comfyui, Prompt, Socket, Tag, Target};
+use remuda_comfyui::{ComfyuiClient, ComfyuiSocket, ComfyuiTarget, PreparedPrompt, PromptTag};
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::{ProbeResult, ProbeTrigger, SubmitOutcome};
 use remuda_fakes::comfyui::{Fake, Fault, Faults, Options as FakeOptions};
@@ -122,15 +122,16 @@ async fn latency(rows: &mut Figures, data: &Path) -> anyhow::Result<()> {
 
 /// From the submission to the outputs in history, as a careful client does it.
 async fn directly(server: &Fake) -> anyhow::Result<Vec<Duration>> {
-    let target = Target::new(server.url());
-    let client = Comfyui::new(&target, Duration::from_secs(5))?;
-    let mut socket = Socket::connect(&target, "bench", Duration::from_secs(5)).await?;
+    let target = ComfyuiTarget::new(server.url());
+    let client = ComfyuiClient::new(&target, Duration::from_secs(5))?;
+    let mut socket = ComfyuiSocket::connect(&target, "bench", Duration::from_secs(5)).await?;
     let workflow = RawValue::from_string(cached().to_string())?;
     let mut latencies = Vec::with_capacity(SINGLES);
     for n in 0..SINGLES {
-        let tag = Tag { worker: "bench".parse()?, job: JobId::from_u128(n as u128), attempt: Attempt(1) };
+        let tag =
+            PromptTag { worker: "bench".parse()?, job: JobId::from_u128(n as u128), attempt: Attempt(1) };
         let id = uuid::Uuid::new_v4().to_string();
-        let Ok(prompt) = Prompt::prepare(&workflow, &tag, &id, "bench", &Default::default()) else {
+        let Ok(prompt) = PreparedPrompt::prepare(&workflow, &tag, &id, "bench", &Default::default()) else {
             bail!("the graph of the benchmark is not sound");
         };
         let started = Instant::now();
@@ -138,8 +139,8 @@ async fn directly(server: &Fake) -> anyhow::Result<Vec<Duration>> {
             matches!(client.submit(&prompt).await, SubmitOutcome::Accepted),
             "the stand-in refused a prompt"
         );
-        while !socket.next().await?.is_end_of(&id) {}
-        let seen = client.look(&id, ProbeTrigger::CompletionHint).await;
+        while !socket.recv_message().await?.is_end_of(&id) {}
+        let seen = client.probe(&id, ProbeTrigger::CompletionHint).await;
         ensure!(matches!(seen, ProbeResult::Succeeded { .. }), "the stand-in said {seen:?}");
         latencies.push(started.elapsed());
     }
@@ -242,7 +243,7 @@ async fn submit(line: &mut HttpConnection, workflow: &Value) -> anyhow::Result<S
 async fn ends(plane: &PlaneProcess) -> anyhow::Result<impl Stream<Item = (String, String)> + use<>> {
     let url = format!("http://{}/remuda/v1/events?name=job", plane.address);
     // With what was before: the mark after it says that nothing is missed from then on.
-    let asked = dial::client().build()?.get(url).header("last-event-id", "0").send();
+    let asked = dial::client_builder().build()?.get(url).header("last-event-id", "0").send();
     let mut bytes = asked.await?.error_for_status()?.bytes_stream();
     let (sender, receiver) = tokio::sync::mpsc::channel(1024);
     let (is_there, there) = tokio::sync::oneshot::channel();

@@ -125,8 +125,11 @@ pub(crate) async fn worker(
 }
 
 pub(crate) async fn get(address: &str, path: &str) -> anyhow::Result<Vec<u8>> {
-    let response =
-        remuda_net::http_client::client().build()?.get(format!("http://{address}{path}")).send().await?;
+    let response = remuda_net::http_client::client_builder()
+        .build()?
+        .get(format!("http://{address}{path}"))
+        .send()
+        .await?;
     Ok(response.bytes().await?.to_vec())
 }
 

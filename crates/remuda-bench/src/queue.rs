@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use remuda_store::{measure_inserts, measure_lives};
+use remuda_store::{measure_inserts, measure_job_cycles};
 use serde_json::Value;
 
 use crate::figures::{self, Figures};
@@ -67,7 +67,8 @@ fn machine(table: &mut Figures, data: &Path) -> anyhow::Result<f64> {
         );
     }
     for batch in [1, 64, 256] {
-        let rate = measure_lives(&data.join(format!("lives-{batch}.sqlite")), batch, Duration::from_secs(2))?;
+        let rate =
+            measure_job_cycles(&data.join(format!("lives-{batch}.sqlite")), batch, Duration::from_secs(2))?;
         let note = "insert, start, end, each synced; nothing else".to_owned();
         table.add(&lives(batch), rate, "jobs/s", note);
     }

@@ -2,24 +2,11 @@
 
 use axum::extract::Query;
 use axum::http::Uri;
+use percent_encoding::percent_decode_str;
 
-/// Undoes percent signs.
+/// Decodes percent escapes; malformed ones stay as they are.
 pub(super) fn decode(text: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
-    while let Some((&first, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()).filter(|_| first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    percent_decode_str(text).decode_utf8_lossy().into_owned()
 }
 
 pub(super) fn query(uri: &Uri) -> Vec<(String, String)> {

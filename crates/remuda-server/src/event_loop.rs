@@ -19,7 +19,7 @@ use remuda_core::refusal::Refusal;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_net::clock::Clock;
-use remuda_store::{Batch, Store, StoreError};
+use remuda_store::{RecordBatch, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
@@ -77,7 +77,7 @@ impl EventLoop {
         settings: Settings,
         effects: EffectRunner,
     ) -> Result<(PlaneHandle, EventLoop), StoreError> {
-        let term = store.lead().await?;
+        let term = store.take_leadership().await?;
         let (plane, clock) = restore(&store, &settings, term, None).await?;
         info!(%term, open_jobs = plane.open_jobs(), workers = plane.workers().count(), "plane restored");
         let (handle, inbox, tick) = PlaneHandle::new(clock);
@@ -113,7 +113,7 @@ impl EventLoop {
             }
             let events = EffectRunner::stored_events(&records);
             let store = self.store.clone();
-            let commit = store.commit(self.term, Batch { records });
+            let commit = store.commit(self.term, RecordBatch { records });
             tokio::pin!(commit);
             let slow = tokio::time::sleep(SLOW_COMMIT);
             tokio::pin!(slow);
@@ -227,7 +227,7 @@ impl EventLoop {
         warn!(%error, "commit failed; state reloaded from the store");
         self.effects.drop_held_beats();
         // A new term: messages from before the failure must not count as new evidence.
-        self.term = self.store.lead().await?;
+        self.term = self.store.take_leadership().await?;
         (self.plane, _) = restore(&self.store, &self.settings, self.term, Some(self.clock)).await?;
         Ok(())
     }
@@ -259,7 +259,7 @@ async fn restore(
     clock: Option<Clock>,
 ) -> Result<(Plane, Clock), StoreError> {
     let fleet = store.restore_fleet().await?;
-    let clock = clock.unwrap_or_else(|| Clock::after(fleet.latest));
+    let clock = clock.unwrap_or_else(|| Clock::not_before(fleet.latest));
     let mut plane = Plane::restore(settings.clone(), term, clock.now(), fleet);
     let mut after = None;
     loop {

@@ -60,7 +60,7 @@ impl Fleets {
     }
 
     /// Creates the clients of these fleets without activating them, or reports what is missing.
-    pub async fn prepare(&self, fleets: &[config::Fleet]) -> anyhow::Result<PreparedFleets> {
+    pub async fn prepare(&self, fleets: &[config::FleetConfig]) -> anyhow::Result<PreparedFleets> {
         if !fleets.is_empty() {
             deployment::ensure_identity(&self.context).await?;
         }

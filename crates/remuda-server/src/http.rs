@@ -3,7 +3,6 @@
 
 mod access;
 mod affinities;
-mod base64;
 mod blobs;
 mod body;
 mod comfy_v2;

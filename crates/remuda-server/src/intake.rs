@@ -13,7 +13,7 @@ use remuda_core::options::{JobOptions, RequestedOptions};
 use remuda_core::plane::{Known, PlaneAnswer, PlaneEvent, Submission};
 use remuda_core::record::IdempotencyKey;
 use remuda_core::workflow::{self, ExaminedWorkflow, InvalidWorkflow, WorkflowLimits};
-use remuda_store::blobs::{BlobError, BlobHash, Blobs, named_in};
+use remuda_store::blobs::{BlobError, BlobHash, BlobStore, find_blob_hashes};
 use remuda_store::{Store, StoreError};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -98,7 +98,7 @@ pub enum IntakeError {
 pub struct Intake {
     pub plane: PlaneHandle,
     pub store: Store,
-    pub blobs: Blobs,
+    pub blobs: BlobStore,
     pub workflows: WorkflowCache,
     pub secrets: JobSecrets,
     pub limits: WorkflowLimits,
@@ -127,7 +127,7 @@ impl Intake {
         let submission = self.prepare(request, examined).await?;
         let (id, workflow) = (submission.id, submission.workflow.clone());
         // Before acceptance, so that the sweep does not remove blobs of an accepted job.
-        self.blobs.touch_all(named_in(workflow.get()), self.plane.clock.now()).await?;
+        self.blobs.touch_all(find_blob_hashes(workflow.get()), self.plane.clock.now()).await?;
         // Cached before acceptance: the start order may be sent before this call returns.
         self.workflows.insert(id, workflow);
         self.secrets.insert(id, keys);
@@ -215,7 +215,7 @@ impl Intake {
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(IntakeError::Invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
         }
-        let known = self.store.by_key(tenant, &key).await?;
+        let known = self.store.job_by_key(tenant, &key).await?;
         let known = known.map(|(job, fingerprint)| Known { job, fingerprint });
         Ok((Some(IdempotencyKey { key, fingerprint }), known))
     }

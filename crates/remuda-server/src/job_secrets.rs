@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remuda_comfyui::json::Members;
+use remuda_comfyui::json::JsonMembers;
 use remuda_core::id::JobId;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -60,7 +60,7 @@ impl JobSecrets {
 
 /// `{"prompt": graph, "extra_data": …}`, whether or not the workflow has that form already.
 fn with_keys(workflow: &RawValue, keys: &Keys) -> Option<Box<RawValue>> {
-    let members: Members<Box<RawValue>> = serde_json::from_str(workflow.get()).ok()?;
+    let members: JsonMembers<Box<RawValue>> = serde_json::from_str(workflow.get()).ok()?;
     let member = |name: &str| members.0.iter().find(|(key, _)| key == name).map(|(_, value)| value);
     let is_wrapped = member("prompt").is_some_and(|prompt| !is_node(prompt));
     let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
@@ -106,7 +106,7 @@ pub fn take_out(workflow: &RawValue) -> Option<(Arc<RawValue>, Keys)> {
 
 /// A node whose id is `prompt` is not a wrapped graph.
 fn is_node(value: &RawValue) -> bool {
-    let fields: Members<serde::de::IgnoredAny> = serde_json::from_str(value.get()).unwrap_or_default();
+    let fields: JsonMembers<serde::de::IgnoredAny> = serde_json::from_str(value.get()).unwrap_or_default();
     fields.0.iter().any(|(key, _)| key == "class_type")
 }
 

@@ -9,7 +9,7 @@ use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, MachineId};
 use serde_json::value::to_raw_value;
 
-use remuda_net::secret::{NoLuck, Secret, draw, is_same};
+use remuda_net::secret::{RngError, Secret, constant_time_eq, random_hex};
 
 const PREFIX: &str = "rmj_";
 /// The secret's id among the stored tokens; no token has such an id, and no list of tokens shows it.
@@ -29,8 +29,8 @@ impl fmt::Debug for JoinKey {
 }
 
 impl JoinKey {
-    pub fn draw() -> Result<JoinKey, NoLuck> {
-        draw(KEY_BYTES).map(|drawn| JoinKey(Secret::new(drawn)))
+    pub fn draw() -> Result<JoinKey, RngError> {
+        random_hex(KEY_BYTES).map(|drawn| JoinKey(Secret::new(drawn)))
     }
 
     pub(crate) fn restore(document: &Document) -> Option<JoinKey> {
@@ -58,7 +58,7 @@ impl JoinKey {
     pub(crate) fn machine(&self, token: &Secret) -> Option<MachineId> {
         let (name, signature) = token.reveal().strip_prefix(PREFIX)?.rsplit_once('_')?;
         let (machine, signature) = (name.parse().ok()?, signature.parse().ok()?);
-        is_same(&self.sign(&machine), &signature).then_some(machine)
+        constant_time_eq(&self.sign(&machine), &signature).then_some(machine)
     }
 
     /// HMAC with SHA-256 (RFC 2104).

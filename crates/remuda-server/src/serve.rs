@@ -9,11 +9,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use remuda_config::Resolved;
+use remuda_config::ResolvedConfig;
 use remuda_core::id::FleetId;
 use remuda_core::provider::ProviderCall;
 use remuda_net::secret::Secret;
-use remuda_store::blobs::Blobs;
+use remuda_store::blobs::BlobStore;
 use remuda_store::{Store, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -47,15 +47,15 @@ pub struct Serving {
 }
 
 impl Serving {
-    pub async fn start(resolved: &Resolved) -> anyhow::Result<Serving> {
+    pub async fn start(resolved: &ResolvedConfig) -> anyhow::Result<Serving> {
         let fixed = resolved.clone();
         Serving::start_with(resolved, move || Ok(fixed.clone())).await
     }
 
     /// `read` reads the settings again for a reload.
     pub async fn start_with(
-        resolved: &Resolved,
-        read: impl Fn() -> anyhow::Result<Resolved> + Send + Sync + 'static,
+        resolved: &ResolvedConfig,
+        read: impl Fn() -> anyhow::Result<ResolvedConfig> + Send + Sync + 'static,
     ) -> anyhow::Result<Serving> {
         let serve = &resolved.serve;
         let tls = exposure::load_tls(serve)?;
@@ -69,7 +69,7 @@ impl Serving {
         std::fs::create_dir_all(&serve.data)
             .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
         let store = Store::open(&serve.store.to_string()).await.context("cannot open the store")?;
-        let blobs = Blobs::open(serve.data.join("blobs"), serve.blob_bytes_max)
+        let blobs = BlobStore::open(serve.data.join("blobs"), serve.blob_bytes_max)
             .await
             .context("cannot open the folder of blobs")?;
         let (calls_sender, calls) = mpsc::unbounded_channel();
@@ -145,7 +145,7 @@ impl Drop for Serving {
 
 /// What the background tasks need.
 struct Parts<'a> {
-    resolved: &'a Resolved,
+    resolved: &'a ResolvedConfig,
     context: &'a http::Context,
     live: LiveState,
     listening: http::Listening,
@@ -169,7 +169,7 @@ impl Parts<'_> {
             async move { fleets.run(&mut *calls.lock().await, until, ticker).await }
         });
 
-        let policy = Policy { allow_private: serve.webhooks_may_be_private() };
+        let policy = Policy { allow_private: serve.allows_private_webhooks() };
         let (webhook_plane, webhook_store, until) = (plane.clone(), store.clone(), stopping.clone());
         tasks.spawn("webhooks", "delivers webhooks", move |ticker| {
             let (plane, store) = (webhook_plane.clone(), webhook_store.clone());

@@ -88,7 +88,7 @@ impl WebhookSender {
         outbox: Arc<Notify>,
         policy: Policy,
     ) -> anyhow::Result<WebhookSender> {
-        let http = dial::client().dns_resolver(Guard(policy)).timeout(ANSWER_MAX);
+        let http = dial::client_builder().dns_resolver(Guard(policy)).timeout(ANSWER_MAX);
         let http = http.build().context("cannot set up HTTP for webhooks")?;
         Ok(WebhookSender {
             plane,

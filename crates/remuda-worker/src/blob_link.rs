@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use remuda_store::blobs::{BlobHash, pieces};
+use remuda_store::blobs::{BlobHash, read_chunks};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
 use serde_json::Value;
 use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
@@ -77,7 +77,7 @@ enum TransferError {
 impl BlobLink {
     /// `token` is the one the worker got when it joined; empty if the plane requires none.
     pub fn new(url: &str, token: &str) -> BlobLink {
-        let credentials = Credentials::of(Secret::new(token));
+        let credentials = Credentials::from_token(Secret::new(token));
         BlobLink::with_credentials(url, &credentials)
     }
 
@@ -117,7 +117,7 @@ impl BlobLink {
         loop {
             let problem = match self.fetch_whole(hash, bytes_max).await {
                 Ok(bytes) => {
-                    let actual = BlobHash::of(&bytes);
+                    let actual = BlobHash::from_content(&bytes);
                     if actual == *hash {
                         return Ok(bytes);
                     }
@@ -136,7 +136,7 @@ impl BlobLink {
         let (hash, size) = hash_file(from).await.map_err(local)?;
         let body = |sent: Arc<AtomicU64>| {
             let file = File::open(from).map_err(local)?;
-            let counted = pieces(file, 0, size).inspect(move |_| {
+            let counted = read_chunks(file, 0, size).inspect(move |_| {
                 sent.fetch_add(1, Ordering::Relaxed);
             });
             Ok(reqwest::Body::wrap_stream(counted))
@@ -147,7 +147,7 @@ impl BlobLink {
 
     /// As `store`, from memory, for small blobs.
     pub async fn store_bytes(&self, bytes: Bytes) -> Result<(BlobHash, u64), BlobLinkError> {
-        let (hash, size) = (BlobHash::of(&bytes), bytes.len() as u64);
+        let (hash, size) = (BlobHash::from_content(&bytes), bytes.len() as u64);
         self.store_as(&hash, size, |_| Ok(bytes.clone().into())).await?;
         Ok((hash, size))
     }
@@ -240,8 +240,8 @@ impl BlobLink {
             StatusCode::RANGE_NOT_SATISFIABLE => return Ok(()),
             _ => truncate(file).await.map_err(local)?,
         }
-        let mut pieces = response.bytes_stream();
-        while let Some(piece) = next(&mut pieces).await? {
+        let mut read_chunks = response.bytes_stream();
+        while let Some(piece) = next(&mut read_chunks).await? {
             file.write_all(&piece).await.map_err(local)?;
         }
         Ok(())
@@ -251,8 +251,8 @@ impl BlobLink {
         let too_large = || TransferError::Final(BlobLinkError::TooLarge { hash: *hash, bytes_max });
         let response = send(self.request(Method::GET, hash), hash, &AtomicU64::new(0)).await?;
         let mut whole = Vec::new();
-        let mut pieces = response.bytes_stream();
-        while let Some(piece) = next(&mut pieces).await? {
+        let mut read_chunks = response.bytes_stream();
+        while let Some(piece) = next(&mut read_chunks).await? {
             if whole.len() + piece.len() > bytes_max {
                 return Err(too_large());
             }
@@ -293,7 +293,7 @@ impl RetryBackoff {
     }
 }
 
-/// Sends a request. `sent` counts the body's pieces as they go out; a connection that stalls is given up.
+/// Sends a request. `sent` counts the body's read_chunks as they go out; a connection that stalls is given up.
 async fn send(request: RequestBuilder, hash: &BlobHash, sent: &AtomicU64) -> Result<Response, TransferError> {
     let answer = request.send();
     tokio::pin!(answer);
@@ -323,9 +323,9 @@ async fn send(request: RequestBuilder, hash: &BlobHash, sent: &AtomicU64) -> Res
 
 /// The next piece of a body, within the idle timeout.
 async fn next(
-    pieces: &mut (impl Stream<Item = reqwest::Result<Bytes>> + Unpin),
+    read_chunks: &mut (impl Stream<Item = reqwest::Result<Bytes>> + Unpin),
 ) -> Result<Option<Bytes>, TransferError> {
-    let piece = tokio::time::timeout(IDLE_TIMEOUT, pieces.next()).await.map_err(|_| stalled())?;
+    let piece = tokio::time::timeout(IDLE_TIMEOUT, read_chunks.next()).await.map_err(|_| stalled())?;
     piece.transpose().map_err(|error| TransferError::Retry(error_with_causes(&error)))
 }
 
@@ -347,7 +347,7 @@ async fn truncate(file: &mut tokio::fs::File) -> io::Result<()> {
 
 async fn hash_file(path: &Path) -> io::Result<(BlobHash, u64)> {
     let path = path.to_owned();
-    let hash = tokio::task::spawn_blocking(move || BlobHash::of_reader(File::open(path)?));
+    let hash = tokio::task::spawn_blocking(move || BlobHash::from_reader(File::open(path)?));
     hash.await.map_err(io::Error::other)?
 }
 

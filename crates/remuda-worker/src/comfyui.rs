@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use remuda_comfyui::{Client, Progress, Prompt, Tag, Target, outputs};
+use remuda_comfyui::{ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptTag, outputs};
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{
@@ -65,8 +65,8 @@ pub(crate) struct ComfyuiService {
 /// Shared by the service and its background tasks.
 #[derive(Debug)]
 struct ComfyuiContext {
-    client: Client,
-    target: Target,
+    client: ComfyuiClient,
+    target: ComfyuiTarget,
     /// The server sends a prompt's messages to the socket with the client id of its submission.
     client_id: String,
     worker: WorkerId,
@@ -94,7 +94,7 @@ struct Run {
     job: JobId,
     attempt: Attempt,
     /// None for an adopted run, whose workflow is unknown.
-    progress: Option<Progress>,
+    progress: Option<ProgressTracker>,
     phase: String,
     /// Class of each node, to recognise outputs that come over the socket.
     classes: BTreeMap<String, String>,
@@ -272,7 +272,7 @@ impl ComfyuiContext {
         // Before the submission: the first message may arrive before its answer.
         self.with_runs(prompt.id(), |runs, id| {
             if let Some(run) = runs.get_mut(&id) {
-                (run.progress, run.phase) = (Some(Progress::new(&prompt)), "submitted".to_owned());
+                (run.progress, run.phase) = (Some(ProgressTracker::new(&prompt)), "submitted".to_owned());
                 let classes = prompt.nodes().iter().map(|(id, node)| (id.clone(), node.class.clone()));
                 run.classes = classes.collect();
             }
@@ -289,7 +289,7 @@ impl ComfyuiContext {
         &self,
         request: &AttemptRequest,
         mut cancelled: watch::Receiver<bool>,
-    ) -> Result<Prompt, ServiceFailure> {
+    ) -> Result<PreparedPrompt, ServiceFailure> {
         let stopped =
             || ServiceFailure::new(ServiceFault::Lost, "cancelled before it was submitted to ComfyUI");
         let inputs = tokio::select! {
@@ -299,15 +299,15 @@ impl ComfyuiContext {
         if *cancelled.borrow() {
             return Err(stopped());
         }
-        let tag = Tag { worker: self.worker.clone(), job: request.job, attempt: request.attempt };
-        Prompt::prepare(&request.workflow, &tag, &request.service_job_id, &self.client_id, &inputs)
+        let tag = PromptTag { worker: self.worker.clone(), job: request.job, attempt: request.attempt };
+        PreparedPrompt::prepare(&request.workflow, &tag, &request.service_job_id, &self.client_id, &inputs)
     }
 
     /// Asks the server about a prompt. The incarnation only matters if the server does not know the prompt.
     async fn probe(&self, id: &str, trigger: ProbeTrigger) -> (ServiceIncarnation, ProbeResult) {
-        let (seen, copies) = self.client.look_closely(id, trigger).await;
+        let (seen, copies) = self.client.probe_with_copies(id, trigger).await;
         if copies > 0 {
-            match self.client.take_out(id, copies).await {
+            match self.client.delete_queued(id, copies).await {
                 Ok(()) => info!(prompt = id, copies, "removed duplicate prompts from ComfyUI's queue"),
                 // The next probe finds them again.
                 Err(error) => {
@@ -345,14 +345,14 @@ impl ComfyuiContext {
     /// The socket reports some failures that the history does not show.
     fn apply_socket_knowledge(&self, id: &str, seen: ProbeResult) -> ProbeResult {
         self.with_runs(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
-            Some(progress) => progress.judge(seen),
+            Some(progress) => progress.refine(seen),
             None => seen,
         })
     }
 
     async fn repair(&self, remedy: ServiceRemedy) -> Result<(), String> {
         match (remedy, &self.process) {
-            (ServiceRemedy::FreeMemory, _) => self.client.free().await.map_err(|error| error.to_string()),
+            (ServiceRemedy::FreeMemory, _) => self.client.free_memory().await.map_err(|error| error.to_string()),
             (ServiceRemedy::Restart, None) => {
                 Err("Remuda did not start this server and cannot restart it: restart it yourself, or let Remuda start it \
                      with --comfyui-cmd"

@@ -25,7 +25,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use remuda_net::secret::VARIABLES;
+use remuda_net::secret::SECRET_VARIABLES;
 
 use crate::attempt::{AttemptRequest, Events};
 use crate::options::ExecCommand;
@@ -154,7 +154,7 @@ fn spawn_command(
     service_job_id: &str,
 ) -> std::io::Result<Child> {
     let mut shell = Command::new("sh");
-    for secret in VARIABLES {
+    for secret in SECRET_VARIABLES {
         shell.env_remove(secret);
     }
     shell

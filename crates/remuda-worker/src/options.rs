@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use remuda_comfyui::Target;
-use remuda_config::{AgentSettings, Resolved};
+use remuda_comfyui::ComfyuiTarget;
+use remuda_config::{AgentSettings, ResolvedConfig};
 use remuda_core::agent::{AgentDeadlines, AgentTimeouts};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
 use remuda_core::need::Capabilities;
@@ -52,7 +52,7 @@ impl WorkerOptions {
         credentials: Credentials,
         worker: WorkerId,
         service: ServiceSpec,
-        resolved: &Resolved,
+        resolved: &ResolvedConfig,
     ) -> WorkerOptions {
         let AgentSettings {
             unknown_recheck, cancel_timeout, queue_stall_max, probe_every, inactivity, ..
@@ -115,7 +115,7 @@ pub struct ExecCommand {
 /// A ComfyUI server, and whether this worker starts and stops it.
 #[derive(Clone, Debug)]
 pub struct ComfyuiOptions {
-    pub target: Target,
+    pub target: ComfyuiTarget,
     /// Starts the server. With a command, the worker also restarts a sick server and stops it when the worker ends.
     pub command: Option<String>,
     pub request_timeout: Duration,
@@ -125,7 +125,7 @@ pub struct ComfyuiOptions {
 
 impl ComfyuiOptions {
     /// A server that is already running.
-    pub fn new(target: Target, resolved: &Resolved) -> ComfyuiOptions {
+    pub fn new(target: ComfyuiTarget, resolved: &ResolvedConfig) -> ComfyuiOptions {
         let self_test_timeout = resolved.agent.self_test_timeout;
         ComfyuiOptions { target, command: None, request_timeout: COMFYUI_REQUEST_TIMEOUT, self_test_timeout }
     }

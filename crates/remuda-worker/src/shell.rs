@@ -39,7 +39,7 @@ const EVENTS_MAX: usize = 4096;
 /// the same name, or dismissed.
 pub async fn run(options: WorkerOptions, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-    let (clock, live) = (Clock::after(Timestamp::ZERO), LiveSinks::default());
+    let (clock, live) = (Clock::not_before(Timestamp::ZERO), LiveSinks::default());
     let mut senders = JoinSet::new();
     senders.spawn(live.previews.clone().run());
     senders.spawn(live.reports.clone().run());

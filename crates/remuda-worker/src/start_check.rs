@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use tracing::info;
 
 use remuda_core::wire::StartCheck;
-use remuda_net::secret::VARIABLES;
+use remuda_net::secret::SECRET_VARIABLES;
 
 use crate::attempt::Events;
 use crate::gpu::{self, Gpu};
@@ -104,7 +104,7 @@ impl StartChecks {
 
     async fn run_command(&self, command: &str) -> Result<(), String> {
         let mut shell = Command::new("sh");
-        for secret in VARIABLES {
+        for secret in SECRET_VARIABLES {
             shell.env_remove(secret);
         }
         let child = shell

@@ -189,12 +189,12 @@ fn digest(path: &Path) -> io::Result<String> {
     let (mut file, mut hash, mut piece) = (std::fs::File::open(path)?, Sha256::new(), vec![0; 1 << 16]);
     loop {
         match file.read(&mut piece)? {
-            0 => return Ok(hex(hash)),
+            0 => return Ok(hex_digest(hash)),
             count => hash.update(&piece[..count]),
         }
     }
 }
 
-fn hex(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+fn hex_digest(hash: Sha256) -> String {
+    hex::encode(hash.finalize())
 }

@@ -237,7 +237,7 @@ impl Worker {
 
     /// For ever: on each job in turn, evenly over time.
     async fn report(mut self, url: String, began: Instant, told: Arc<AtomicUsize>) -> anyhow::Result<()> {
-        let http = remuda_net::http_client::client().build()?;
+        let http = remuda_net::http_client::client_builder().build()?;
         let mut next = tokio::time::interval(REPORT_EVERY / u32::try_from(self.held.len().max(1))?);
         next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut beat_at = Instant::now();

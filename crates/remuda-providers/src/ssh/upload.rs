@@ -1,6 +1,5 @@
 //! Puts a program of ours on a machine: whole, or not at all.
 
-use std::fmt::Write;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -50,8 +49,5 @@ fn hash(path: &Path) -> io::Result<String> {
         }
         hasher.update(&piece[..bytes]);
     }
-    Ok(hasher.finalize().iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("a string takes whatever is written to it");
-        text
-    }))
+    Ok(hex::encode(hasher.finalize()))
 }

@@ -22,7 +22,7 @@ use remuda_providers::{Provider, RentOrder};
 use super::ssh::{SshBootstrap, SshIdentity};
 use crate::join_key::SharedJoinKey;
 use crate::plane_handle::PlaneHandle;
-use remuda_config::{ProviderKind, Start};
+use remuda_config::{ProviderKind, WorkerStart};
 
 /// Providers bound their own waits; this is for one that does not.
 const CALL_MAX: Duration = Duration::from_secs(300);
@@ -69,7 +69,7 @@ impl FleetContext {
 
 #[derive(Debug)]
 pub(super) struct FleetClient {
-    fleet: remuda_config::Fleet,
+    fleet: remuda_config::FleetConfig,
     provider: Arc<dyn Provider>,
     /// Its machines start no worker by themselves.
     visit: Option<SshBootstrap>,
@@ -78,12 +78,12 @@ pub(super) struct FleetClient {
 
 impl FleetClient {
     pub(super) fn new(
-        fleet: remuda_config::Fleet,
+        fleet: remuda_config::FleetConfig,
         context: Arc<FleetContext>,
     ) -> anyhow::Result<FleetClient> {
         let about = || format!("fleet {}", fleet.settings.id);
         let provider = provider(&fleet, &context).with_context(about)?;
-        let is_visited = fleet.source.start == Start::Ssh;
+        let is_visited = fleet.source.start == WorkerStart::Ssh;
         let visit = is_visited.then(|| SshBootstrap::new(&fleet.source, context.ssh_identity()?));
         let visit = visit.transpose().with_context(about)?;
         Ok(FleetClient { fleet, provider, visit, context })
@@ -91,7 +91,7 @@ impl FleetClient {
 
     #[cfg(test)]
     pub(super) fn with(
-        fleet: remuda_config::Fleet,
+        fleet: remuda_config::FleetConfig,
         provider: Arc<dyn Provider>,
         context: Arc<FleetContext>,
     ) -> FleetClient {
@@ -204,7 +204,7 @@ fn path_with_us() -> Option<String> {
     std::env::join_paths(folders).ok()?.into_string().ok()
 }
 
-fn provider(fleet: &remuda_config::Fleet, context: &FleetContext) -> anyhow::Result<Arc<dyn Provider>> {
+fn provider(fleet: &remuda_config::FleetConfig, context: &FleetContext) -> anyhow::Result<Arc<dyn Provider>> {
     let source = &fleet.source;
     Ok(match source.provider {
         ProviderKind::Fixed => {
@@ -220,12 +220,12 @@ fn provider(fleet: &remuda_config::Fleet, context: &FleetContext) -> anyhow::Res
             Arc::new(Process::open(settings).with_context(|| format!("cannot use {}", folder.display()))?)
         }
         ProviderKind::Runpod => {
-            Arc::new(RunPod::new(pods(fleet)?, remuda_net::http_client::client()).map_err(said)?)
+            Arc::new(RunPod::new(pods(fleet)?, remuda_net::http_client::client_builder()).map_err(said)?)
         }
     })
 }
 
-fn pods(fleet: &remuda_config::Fleet) -> anyhow::Result<RunPodSettings> {
+fn pods(fleet: &remuda_config::FleetConfig) -> anyhow::Result<RunPodSettings> {
     let runpod = &fleet.source.runpod;
     let key = Secret::new(runpod.api_key()?.reveal());
     let clouds: Result<Vec<Cloud>, ProviderError> = runpod.clouds.iter().map(|cloud| cloud.parse()).collect();
@@ -246,9 +246,9 @@ fn pods(fleet: &remuda_config::Fleet) -> anyhow::Result<RunPodSettings> {
 }
 
 /// With the one that we come by ourselves, if we do.
-fn ports(source: &remuda_config::Source) -> Vec<String> {
+fn ports(source: &remuda_config::MachineSource) -> Vec<String> {
     let mut ports = source.runpod.ports.clone();
-    if source.start == Start::Ssh && !ports.iter().any(|port| port == SSH_PORT) {
+    if source.start == WorkerStart::Ssh && !ports.iter().any(|port| port == SSH_PORT) {
         ports.push(SSH_PORT.to_owned());
     }
     ports

@@ -9,7 +9,7 @@ use tracing::info;
 
 use super::FleetContext;
 use crate::join_key::JoinKey;
-use remuda_net::secret::draw;
+use remuda_net::secret::random_hex;
 
 /// Eight hexadecimal digits: two deployments that share an account will not share a name.
 const NAME_BYTES: usize = 4;
@@ -25,7 +25,7 @@ pub(super) async fn ensure_identity(context: &FleetContext) -> anyhow::Result<()
     }
     let has_no_name = |plane: &Plane, _| plane.deployment().is_none();
     if plane.read(has_no_name).await? {
-        let name = draw(NAME_BYTES)?;
+        let name = random_hex(NAME_BYTES)?;
         info!(deployment = %name, "deployment named; every rented machine is tagged with it");
         plane.request_queued(PlaneEvent::NameDeployment(name)).await.context(not_stored)?;
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use remuda_core::provider::{BootstrapError, Pod};
 
-use remuda_config::Source;
+use remuda_config::MachineSource;
 
 #[derive(Clone, Debug)]
 pub(super) struct SshIdentity(Infallible);

@@ -11,7 +11,7 @@ use remuda_providers::ssh::{
     GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, Storage, Upload, prepare,
 };
 
-use remuda_config::Source;
+use remuda_config::MachineSource;
 
 /// Where our own program lies on such a machine; what is started finds it first.
 const FOLDER: &str = ".remuda/bin";
@@ -39,7 +39,7 @@ impl SshIdentity {
 pub(super) struct SshBootstrap(Preparation);
 
 impl SshBootstrap {
-    pub(super) fn new(source: &Source, ssh_identity: SshIdentity) -> anyhow::Result<SshBootstrap> {
+    pub(super) fn new(source: &MachineSource, ssh_identity: SshIdentity) -> anyhow::Result<SshBootstrap> {
         let ssh = &source.ssh;
         let command = source.command.as_deref().unwrap_or(COMMAND);
         let command = format!("PATH=\"$HOME/{FOLDER}:$PATH\"; export PATH; {command}");

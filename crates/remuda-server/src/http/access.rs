@@ -92,7 +92,7 @@ impl AccessControl {
             hosts: access.allowed_hosts.clone(),
             origins: access.allowed_origins.clone(),
         };
-        let own_secret = Secret::new(remuda_net::secret::draw(32)?);
+        let own_secret = Secret::new(remuda_net::secret::random_hex(32)?);
         let join_key = SharedJoinKey::default();
         if let Some(key) =
             store.document(Collection::Token, KEY_ID).await?.and_then(|it| JoinKey::restore(&it))

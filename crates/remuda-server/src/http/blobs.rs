@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use remuda_store::blobs::{Blob, BlobError, BlobHash, Stored, named_in, pieces};
+use remuda_store::blobs::{BlobError, BlobHash, OpenBlob, StoredBlob, find_blob_hashes, read_chunks};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -47,32 +47,32 @@ pub(super) async fn store_named(
     let hash: BlobHash = hash.parse()?;
     if let Some(size_bytes) = context.blobs.touch(hash, context.plane.clock.now()).await? {
         if body.size_hint().upper().is_some_and(|size| size <= SKIP_BYTES_MAX) {
-            let mut pieces = Pieces::new(body, &context);
-            while pieces.next().await?.is_some() {}
+            let mut read_chunks = Pieces::new(body, &context);
+            while read_chunks.next().await?.is_some() {}
         }
-        return Ok(told(Stored { hash, size_bytes, created: false }));
+        return Ok(told(StoredBlob { hash, size_bytes, created: false }));
     }
     let stored = receive(&context, body, Some(hash)).await?;
     Ok(told(stored))
 }
 
-fn told(stored: Stored) -> Response {
-    let Stored { hash, size_bytes, created } = stored;
+fn told(stored: StoredBlob) -> Response {
+    let StoredBlob { hash, size_bytes, created } = stored;
     let location = format!("/remuda/v1/blobs/{hash}");
     let answer = json!({ "hash": hash, "size_bytes": size_bytes, "created": created });
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     (status, [(header::LOCATION, location)], Json(answer)).into_response()
 }
 
-async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> Result<Stored, ApiError> {
+async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> Result<StoredBlob, ApiError> {
     let bytes_max = context.blobs.bytes_max();
     if body.size_hint().lower() > bytes_max {
         return Err(BlobError::TooLarge { bytes_max }.into());
     }
     let _place = place(context)?;
-    let mut upload = context.blobs.begin().await?;
-    let mut pieces = Pieces::new(body, context);
-    while let Some(piece) = pieces.next().await? {
+    let mut upload = context.blobs.begin_upload().await?;
+    let mut read_chunks = Pieces::new(body, context);
+    while let Some(piece) = read_chunks.next().await? {
         upload = upload.write(&piece).await?;
     }
     Ok(upload.finish(expected, context.plane.clock.now()).await?)
@@ -154,7 +154,7 @@ pub(super) async fn read(
     Ok(send(blob, hash, content_type(name.as_deref()), disposition(name.as_deref()), &headers))
 }
 
-async fn find(context: &Context, hash: &str) -> Result<(BlobHash, Blob), ApiError> {
+async fn find(context: &Context, hash: &str) -> Result<(BlobHash, OpenBlob), ApiError> {
     let hash: BlobHash = hash.parse()?;
     let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
         ApiError::not_found(format!("there is no {hash}; it may have been cleared away (retention)"))
@@ -180,7 +180,7 @@ pub(super) async fn show(
 
 /// A blob, or as much of it as was asked for.
 pub(super) fn send(
-    blob: Blob,
+    blob: OpenBlob,
     hash: BlobHash,
     content_type: &str,
     disposition: String,
@@ -197,7 +197,7 @@ pub(super) fn send(
             return ([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response();
         }
     };
-    let mut response = Response::new(Body::from_stream(pieces(blob.file, start, length)));
+    let mut response = Response::new(Body::from_stream(read_chunks(blob.file, start, length)));
     *response.status_mut() = status;
     let answer = response.headers_mut();
     let mut set = |name: HeaderName, value: String| {
@@ -228,6 +228,6 @@ pub(super) async fn want<'a>(
     context: &Context,
     bodies: impl IntoIterator<Item = &'a RawValue>,
 ) -> Result<(), BlobError> {
-    let named = bodies.into_iter().flat_map(|body| named_in(body.get())).collect();
+    let named = bodies.into_iter().flat_map(|body| find_blob_hashes(body.get())).collect();
     context.blobs.touch_all(named, context.plane.clock.now()).await
 }

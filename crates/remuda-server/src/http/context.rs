@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use remuda_core::workflow::WorkflowLimits;
 use remuda_store::Store;
-use remuda_store::blobs::Blobs;
+use remuda_store::blobs::BlobStore;
 use tokio::sync::{Semaphore, broadcast};
 
 use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2};
@@ -28,7 +28,7 @@ pub struct Context(Arc<SharedContext>);
 pub struct SharedContext {
     pub plane: PlaneHandle,
     pub store: Store,
-    pub blobs: Blobs,
+    pub blobs: BlobStore,
     pub workflows: WorkflowCache,
     pub previews: Previews,
     pub live_attempts: LiveAttempts,
@@ -60,7 +60,7 @@ pub struct SharedContext {
     /// Where the web interface lies, if it is to be served.
     pub ui: Option<std::path::PathBuf>,
     /// Servers that the plane itself may ask.
-    pub forward_to: Arc<[remuda_comfyui::Target]>,
+    pub forward_to: Arc<[remuda_comfyui::ComfyuiTarget]>,
 }
 
 impl Deref for Context {
@@ -89,7 +89,7 @@ impl Context {
     pub fn new(
         plane: PlaneHandle,
         store: Store,
-        blobs: Blobs,
+        blobs: BlobStore,
         live: LiveState,
         stopping: tokio::sync::watch::Receiver<bool>,
         reload: Reload,
@@ -116,7 +116,7 @@ impl Context {
             secrets,
             events,
             limits,
-            webhooks: Policy { allow_private: settings.webhooks_may_be_private() },
+            webhooks: Policy { allow_private: settings.allows_private_webhooks() },
             streams,
             stopping,
             body_bytes_max: settings.body_bytes_max,

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::error::ERROR_CODES;
 use super::routes;
 use crate::serve::Serving;
-use remuda_config::Resolved;
+use remuda_config::ResolvedConfig;
 
 const SUBMISSION: &str = r#"{
   "workflow": { "scene": "a wild horse at dawn", "steps": 8 },
@@ -350,11 +350,11 @@ struct Plane {
 impl Plane {
     async fn start() -> Plane {
         let folder = tempfile::tempdir().unwrap();
-        let mut resolved = Resolved::defaults(folder.path().to_path_buf());
+        let mut resolved = ResolvedConfig::defaults(folder.path().to_path_buf());
         resolved.serve.listen.set_port(0);
         let serving = Serving::start(&resolved).await.unwrap();
         let url = format!("http://{}", serving.address);
-        let http = remuda_net::http_client::client().build().unwrap();
+        let http = remuda_net::http_client::client_builder().build().unwrap();
         Plane { serving, url, http, _folder: folder }
     }
 

@@ -8,7 +8,7 @@ use remuda_core::id::BadId;
 use remuda_core::refusal::Refusal;
 use remuda_core::workflow::{InvalidKind, InvalidWorkflow};
 use remuda_store::StoreError;
-use remuda_store::blobs::{BadHash, BlobError};
+use remuda_store::blobs::{BlobError, InvalidBlobHash};
 use serde_json::json;
 
 use crate::intake::IntakeError;
@@ -357,8 +357,8 @@ impl From<IntakeError> for ApiError {
     }
 }
 
-impl From<BadHash> for ApiError {
-    fn from(bad: BadHash) -> Self {
+impl From<InvalidBlobHash> for ApiError {
+    fn from(bad: InvalidBlobHash) -> Self {
         ApiError::bad_request(bad.to_string())
     }
 }

@@ -19,7 +19,7 @@ use remuda_core::plane::{Plane, PlaneEvent};
 use remuda_core::record::{AcceptedJob, JobStatus};
 use remuda_core::refusal::Refusal;
 use remuda_store::blobs::BlobHash;
-use remuda_store::{Filter, JobState};
+use remuda_store::{JobFilter, JobStateFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -256,14 +256,14 @@ pub(super) async fn list(
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(page) = page?;
-    let state: Option<JobState> = match page.state.as_deref() {
-        Some(word) => {
-            Some(word.parse().map_err(|bad: remuda_store::BadWord| ApiError::bad_request(bad.to_string()))?)
-        }
+    let state: Option<JobStateFilter> = match page.state.as_deref() {
+        Some(word) => Some(
+            word.parse().map_err(|bad: remuda_store::UnknownName| ApiError::bad_request(bad.to_string()))?,
+        ),
         None => None,
     };
     let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-    let filter = Filter { state, tenant: caller.narrowed(page.tenant)? };
+    let filter = JobFilter { state, tenant: caller.narrowed(page.tenant)? };
     let jobs = context.store.jobs(filter, page.before, limit).await?;
     let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
     let open: Vec<_> =

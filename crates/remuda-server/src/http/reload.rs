@@ -13,13 +13,13 @@ use tracing::{info, warn};
 
 use super::{ApiError, Context};
 use crate::fleets::Fleets;
-use remuda_config::{Resolved, ServeSettings};
+use remuda_config::{ResolvedConfig, ServeSettings};
 
 /// Reads the settings again, from the same file, environment and flags as at the start.
 #[derive(Clone)]
 pub struct Reload {
-    read: Arc<dyn Fn() -> anyhow::Result<Resolved> + Send + Sync>,
-    at_start: Arc<Resolved>,
+    read: Arc<dyn Fn() -> anyhow::Result<ResolvedConfig> + Send + Sync>,
+    at_start: Arc<ResolvedConfig>,
     fleets: Fleets,
 }
 
@@ -31,8 +31,8 @@ impl fmt::Debug for Reload {
 
 impl Reload {
     pub fn new(
-        at_start: &Resolved,
-        read: impl Fn() -> anyhow::Result<Resolved> + Send + Sync + 'static,
+        at_start: &ResolvedConfig,
+        read: impl Fn() -> anyhow::Result<ResolvedConfig> + Send + Sync + 'static,
         fleets: Fleets,
     ) -> Self {
         Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()), fleets }

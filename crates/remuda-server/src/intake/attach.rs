@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn name_becomes_a_reference_and_other_text_is_unchanged() {
-        let hash = BlobHash::of(b"picture");
+        let hash = BlobHash::from_content(b"picture");
         let given: BTreeMap<_, _> = [("photo.png".to_owned(), hash)].into();
         let graph = r#"{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png","n":12345678901234567890123}},"2":{"class_type":"Note"}}"#;
         let reference = format!(

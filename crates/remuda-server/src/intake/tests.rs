@@ -8,7 +8,7 @@ use crate::event_loop::EventLoop;
 async fn submit_and_disconnect(open_jobs_max: usize) -> (PlaneHandle, JobSecrets) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open("memory:").await.unwrap();
-    let blobs = Blobs::open(folder.path().join("blobs"), 1000).await.unwrap();
+    let blobs = BlobStore::open(folder.path().join("blobs"), 1000).await.unwrap();
     let settings = Settings { open_jobs_max, ..Settings::default() };
     let effects = EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
     let (plane, event_loop) = EventLoop::start(store.clone(), settings, effects).await.unwrap();

@@ -30,7 +30,7 @@ pub(super) async fn run(
         let before: Timestamp = plane.clock.now().minus(retention);
         let mut deleted = 0;
         loop {
-            match store.retain(before, BATCH_ROWS).await {
+            match store.delete_ended_before(before, BATCH_ROWS).await {
                 Ok(0) => break,
                 Ok(rows) => deleted += rows,
                 Err(error) => {
@@ -39,7 +39,7 @@ pub(super) async fn run(
                 }
             }
         }
-        if let Err(error) = store.expire(plane.clock.now(), BATCH_ROWS).await {
+        if let Err(error) = store.delete_expired(plane.clock.now(), BATCH_ROWS).await {
             warn!(%error, "deleting expired documents failed; will retry");
         }
         if deleted > 0 {

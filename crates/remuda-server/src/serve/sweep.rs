@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use remuda_core::document::Collection;
 use remuda_core::time::Timestamp;
 use remuda_store::Store;
-use remuda_store::blobs::{Blobs, Cleared, named_in};
+use remuda_store::blobs::{BlobStore, DeletedBlobs, find_blob_hashes};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
@@ -32,7 +32,7 @@ const PAGE: usize = 500;
 
 /// Sweeps at the start and every hour from then on.
 pub(super) async fn run(
-    blobs: Blobs,
+    blobs: BlobStore,
     store: Store,
     plane: PlaneHandle,
     retention: Duration,
@@ -42,8 +42,8 @@ pub(super) async fn run(
     loop {
         ticker.tick();
         match sweep(&blobs, &store, plane.clock.now(), retention).await {
-            Ok(Cleared { blobs: 0, .. }) => {}
-            Ok(Cleared { blobs, bytes }) => {
+            Ok(DeletedBlobs { blobs: 0, .. }) => {}
+            Ok(DeletedBlobs { blobs, bytes }) => {
                 info!(blobs, bytes, "cleared away blobs that nothing wants any more");
             }
             Err(error) => {
@@ -57,17 +57,22 @@ pub(super) async fn run(
     }
 }
 
-async fn sweep(blobs: &Blobs, store: &Store, now: Timestamp, retention: Duration) -> anyhow::Result<Cleared> {
+async fn sweep(
+    blobs: &BlobStore,
+    store: &Store,
+    now: Timestamp,
+    retention: Duration,
+) -> anyhow::Result<DeletedBlobs> {
     let before = now.minus(retention + MARGIN);
     want_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
     want_for_assets(blobs, store, now).await?;
     want_for_uploads(blobs, store, now).await?;
-    blobs.retain(before).await.context("clearing away")
+    blobs.delete_unused(before).await.context("clearing away")
 }
 
 /// Open jobs come oldest first, and those accepted later have touched what they name themselves.
 async fn want_for_open_jobs(
-    blobs: &Blobs,
+    blobs: &BlobStore,
     store: &Store,
     now: Timestamp,
     accepted_before: Timestamp,
@@ -82,14 +87,14 @@ async fn want_for_open_jobs(
                 return Ok(());
             }
             let workflow = store.workflow(job.id).await.context("reading what an open job names")?;
-            let named = workflow.map(|workflow| named_in(workflow.get())).unwrap_or_default();
+            let named = workflow.map(|workflow| find_blob_hashes(workflow.get())).unwrap_or_default();
             blobs.touch_all(named, now).await.context("touching what an open job names")?;
         }
     }
 }
 
 /// Assets are marked by their content.
-async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+async fn want_for_assets(blobs: &BlobStore, store: &Store, now: Timestamp) -> anyhow::Result<()> {
     let mut after = String::new();
     loop {
         let page = store.documents(Collection::Asset, &after, PAGE).await.context("asking for assets")?;
@@ -102,13 +107,13 @@ async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow
 }
 
 /// What lies under a name at the ComfyUI door stays until it is replaced, as on a server.
-async fn want_for_uploads(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+async fn want_for_uploads(blobs: &BlobStore, store: &Store, now: Timestamp) -> anyhow::Result<()> {
     let mut after = String::new();
     loop {
         let page = store.documents(Collection::Comfyui, &after, PAGE).await.context("asking for uploads")?;
         let Some(last) = page.last() else { return Ok(()) };
         after.clone_from(&last.id);
-        let named = page.iter().flat_map(|document| named_in(document.body.get())).collect();
+        let named = page.iter().flat_map(|document| find_blob_hashes(document.body.get())).collect();
         blobs.touch_all(named, now).await.context("touching what an upload names")?;
     }
 }
@@ -137,7 +142,7 @@ mod tests {
     struct Story {
         plane: PlaneHandle,
         store: Store,
-        blobs: Blobs,
+        blobs: BlobStore,
         _folder: tempfile::TempDir,
     }
 
@@ -145,7 +150,7 @@ mod tests {
         async fn begin() -> Story {
             let folder = tempfile::tempdir().unwrap();
             let store = Store::open("memory:").await.unwrap();
-            let blobs = Blobs::open(folder.path().join("blobs"), 1000).await.unwrap();
+            let blobs = BlobStore::open(folder.path().join("blobs"), 1000).await.unwrap();
             let carry_out =
                 EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
             let (plane, drive) =
@@ -155,7 +160,7 @@ mod tests {
         }
 
         async fn put(&self, content: &[u8]) -> BlobHash {
-            let upload = self.blobs.begin().await.unwrap().write(content).await.unwrap();
+            let upload = self.blobs.begin_upload().await.unwrap().write(content).await.unwrap();
             upload.finish(None, self.plane.clock.now()).await.unwrap().hash
         }
 

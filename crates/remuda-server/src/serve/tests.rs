@@ -18,7 +18,7 @@ async fn event_loop_that_panics_ends_the_program() {
 }
 
 async fn get(serving: &Serving, path: &str) -> (u16, Value) {
-    let http = remuda_net::http_client::client().build().unwrap();
+    let http = remuda_net::http_client::client_builder().build().unwrap();
     let response = http.get(format!("{}{path}", serving.url())).send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }
@@ -27,7 +27,7 @@ async fn get(serving: &Serving, path: &str) -> (u16, Value) {
 #[tokio::test]
 async fn background_task_that_is_down_makes_the_plane_unready_and_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let mut resolved = Resolved::defaults(folder.path().to_path_buf());
+    let mut resolved = ResolvedConfig::defaults(folder.path().to_path_buf());
     resolved.serve.listen.set_port(0);
     let serving = Serving::start(&resolved).await.unwrap();
     assert_eq!(get(&serving, "/health/ready").await.0, 200);

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use remuda_comfyui::outputs::{self, Outputs};
-use remuda_comfyui::{Error, File};
+use remuda_comfyui::{ComfyuiError, OutputFile};
 use remuda_core::agent::AttemptEnd;
 use remuda_core::cause::Cause;
 use remuda_store::blobs::BlobHash;
@@ -35,7 +35,7 @@ const FILE_CLASSES: [&str; 2] = ["SaveImage", "PreviewImage"];
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CollectError {
     #[error("output {name} cannot be fetched from ComfyUI: {error}")]
-    Fetch { name: String, error: Error },
+    Fetch { name: String, error: ComfyuiError },
     #[error("output {name} cannot be written to the scratch folder: {error}")]
     Local { name: String, error: std::io::Error },
     #[error("output {name} cannot be stored on the plane: {error}")]
@@ -53,7 +53,7 @@ impl CollectError {
     fn is_cached(&self) -> bool {
         matches!(
             self,
-            CollectError::Fetch { error: Error::NotFound(_), .. }
+            CollectError::Fetch { error: ComfyuiError::NotFound(_), .. }
                 | CollectError::Truncated { .. }
                 | CollectError::Empty
         )
@@ -69,7 +69,7 @@ impl ComfyuiContext {
             }
             Err(error) => {
                 if error.is_cached()
-                    && let Err(error) = self.client.free().await
+                    && let Err(error) = self.client.free_memory().await
                 {
                     debug!(prompt = id, %error, "could not empty ComfyUI's cache");
                 }
@@ -84,7 +84,7 @@ impl ComfyuiContext {
         listed: &RawValue,
         filter: &OutputFilter,
     ) -> Result<Arc<RawValue>, CollectError> {
-        let Outputs { mut files, mut values } = outputs::read(listed);
+        let Outputs { mut files, mut values } = outputs::parse(listed);
         let (images, sends_images, produces_files) = {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             let run = runs.get(id);
@@ -123,7 +123,7 @@ impl ComfyuiContext {
         Ok(Arc::from(result.expect("texts, numbers and JSON values can be serialised")))
     }
 
-    async fn store_file(&self, file: &File) -> Result<(BlobHash, u64), CollectError> {
+    async fn store_file(&self, file: &OutputFile) -> Result<(BlobHash, u64), CollectError> {
         let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
         let stored = self.store_with_retries(file, &path).await;
         // The file does not exist if the fetch failed.
@@ -132,11 +132,14 @@ impl ComfyuiContext {
     }
 
     /// As `store_file` without retries, for a file that `collect` would store later anyway.
-    pub(super) async fn store_once(&self, file: &File) -> Result<(BlobHash, u64), CollectError> {
+    pub(super) async fn store_once(&self, file: &OutputFile) -> Result<(BlobHash, u64), CollectError> {
         let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
         let stored = async {
             self.fetch(file, &path).await?;
-            self.blobs.store(&path).await.map_err(|error| CollectError::Store { name: file.name(), error })
+            self.blobs
+                .store(&path)
+                .await
+                .map_err(|error| CollectError::Store { name: file.display_name(), error })
         };
         let stored = stored.await;
         // The file does not exist if the fetch failed.
@@ -144,7 +147,11 @@ impl ComfyuiContext {
         stored
     }
 
-    async fn store_with_retries(&self, file: &File, path: &Path) -> Result<(BlobHash, u64), CollectError> {
+    async fn store_with_retries(
+        &self,
+        file: &OutputFile,
+        path: &Path,
+    ) -> Result<(BlobHash, u64), CollectError> {
         let mut fetches = 1;
         while let Err(error) = self.fetch(file, path).await {
             if fetches == FETCHES_MAX {
@@ -157,24 +164,24 @@ impl ComfyuiContext {
             match self.blobs.store(path).await {
                 Ok(stored) => return Ok(stored),
                 Err(error @ BlobLinkError::Unreachable { .. }) => {
-                    warn!(name = file.name(), %error, "plane cannot store an output; retrying");
+                    warn!(name = file.display_name(), %error, "plane cannot store an output; retrying");
                     tokio::time::sleep(STORE_RETRY_INTERVAL).await;
                 }
-                Err(error) => return Err(CollectError::Store { name: file.name(), error }),
+                Err(error) => return Err(CollectError::Store { name: file.display_name(), error }),
             }
         }
     }
 
-    async fn fetch(&self, file: &File, path: &Path) -> Result<(), CollectError> {
-        let remote = |error| CollectError::Fetch { name: file.name(), error };
-        let local = |error| CollectError::Local { name: file.name(), error };
-        let mut download = self.client.view(file).await.map_err(remote)?;
+    async fn fetch(&self, file: &OutputFile, path: &Path) -> Result<(), CollectError> {
+        let remote = |error| CollectError::Fetch { name: file.display_name(), error };
+        let local = |error| CollectError::Local { name: file.display_name(), error };
+        let mut download = self.client.download(file).await.map_err(remote)?;
         let mut copy = tokio::fs::File::create(path).await.map_err(local)?;
         while let Some(chunk) = download.chunk().await.map_err(remote)? {
             copy.write_all(&chunk).await.map_err(local)?;
         }
         copy.flush().await.map_err(local)?;
-        let (path, name) = (path.to_owned(), file.name());
+        let (path, name) = (path.to_owned(), file.display_name());
         let check = tokio::task::spawn_blocking(move || is_truncated_png(&path));
         match check.await.map_err(std::io::Error::other).flatten().map_err(local)? {
             true => Err(CollectError::Truncated { name }),
@@ -198,9 +205,9 @@ impl ComfyuiContext {
 }
 
 /// An output file as an entry of the result.
-pub(super) fn result_entry(file: &File, hash: BlobHash, size: u64) -> Value {
+pub(super) fn result_entry(file: &OutputFile, hash: BlobHash, size: u64) -> Value {
     json!({
-        "node": file.node, "key": file.key, "name": file.name(), "type": file.kind, "media": file.media,
+        "node": file.node, "key": file.key, "name": file.display_name(), "type": file.kind, "media": file.media,
         "hash": hash.to_string(), "size_bytes": size,
     })
 }

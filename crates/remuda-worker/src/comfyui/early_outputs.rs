@@ -5,7 +5,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use remuda_comfyui::{File, outputs};
+use remuda_comfyui::{OutputFile, outputs};
 use remuda_store::blobs::BlobHash;
 use serde_json::value::{RawValue, to_raw_value};
 use tokio::sync::{mpsc, watch};
@@ -23,22 +23,22 @@ const QUEUED_MAX: usize = 1_000;
 #[derive(Debug)]
 pub(super) struct NodeOutput {
     prompt: String,
-    files: Vec<File>,
+    files: Vec<OutputFile>,
     at: Instant,
 }
 
 /// The files of one run that were stored early, and the one being stored right now.
 #[derive(Debug, Default)]
 pub(super) struct EarlyOutputs {
-    stored: Vec<(File, BlobHash, u64)>,
-    in_flight: watch::Sender<Option<File>>,
+    stored: Vec<(OutputFile, BlobHash, u64)>,
+    in_flight: watch::Sender<Option<OutputFile>>,
     /// Set once `collect` has taken over: no further file is started here.
     is_closed: bool,
 }
 
 impl EarlyOutputs {
-    fn find(&self, file: &File) -> Option<(BlobHash, u64)> {
-        let is_same = |it: &File| {
+    fn find(&self, file: &OutputFile) -> Option<(BlobHash, u64)> {
+        let is_same = |it: &OutputFile| {
             (&it.kind, &it.subfolder, &it.filename) == (&file.kind, &file.subfolder, &file.filename)
         };
         self.stored.iter().find(|(it, ..)| is_same(it)).map(|(_, hash, size)| (*hash, *size))
@@ -61,7 +61,7 @@ pub(super) fn channel() -> (mpsc::Sender<NodeOutput>, mpsc::Receiver<NodeOutput>
 impl ComfyuiContext {
     /// Queues the files of a node's output; never blocks.
     pub(super) fn queue_early(&self, prompt: &str, node: &str, output: &RawValue) {
-        let files = outputs::files_of(node, output);
+        let files = outputs::node_files(node, output);
         if !files.is_empty() {
             // If the queue is full, `collect` stores the files at the end.
             drop(self.early.try_send(NodeOutput { prompt: prompt.to_owned(), files, at: Instant::now() }));
@@ -81,7 +81,7 @@ impl ComfyuiContext {
         }
     }
 
-    fn begin_early(&self, prompt: &str, file: &File) -> bool {
+    fn begin_early(&self, prompt: &str, file: &OutputFile) -> bool {
         self.update_run(prompt, |run| {
             let early = &run.early;
             let is_open = !run.has_final_message && !early.is_closed && early.find(file).is_none();
@@ -94,10 +94,10 @@ impl ComfyuiContext {
         .unwrap_or_default()
     }
 
-    fn finish_early(&self, prompt: &str, file: File, stored: Option<(BlobHash, u64)>) {
+    fn finish_early(&self, prompt: &str, file: OutputFile, stored: Option<(BlobHash, u64)>) {
         let updated = self.update_run(prompt, |run| {
             if let Some((hash, size)) = stored {
-                debug!(job = %run.job, name = file.name(), "stored an output before the end of its run");
+                debug!(job = %run.job, name = file.display_name(), "stored an output before the end of its run");
                 run.early.stored.push((file, hash, size));
             }
             run.early.in_flight.send_replace(None);
@@ -110,7 +110,7 @@ impl ComfyuiContext {
 
     /// The blob of a file that was stored early, if the plane still has it. Waits for a file that is just being stored:
     /// storing it a second time would not be faster.
-    pub(super) async fn find_early(&self, prompt: &str, file: &File) -> Option<(BlobHash, u64)> {
+    pub(super) async fn find_early(&self, prompt: &str, file: &OutputFile) -> Option<(BlobHash, u64)> {
         let mut in_flight = self.update_run(prompt, |run| {
             run.early.is_closed = true;
             run.early.in_flight.subscribe()

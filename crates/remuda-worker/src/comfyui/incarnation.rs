@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use remuda_comfyui::{Client, Error};
+use remuda_comfyui::{ComfyuiClient, ComfyuiError};
 use remuda_core::service::ServiceIncarnation;
 
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl IncarnationTracker {
     }
 
     /// The current incarnation; asks the server for the anchor if a restart is suspected.
-    pub(super) async fn confirm(&self, client: &Client) -> Result<ServiceIncarnation, Error> {
+    pub(super) async fn confirm(&self, client: &ComfyuiClient) -> Result<ServiceIncarnation, ComfyuiError> {
         let anchor = {
             let state = self.state();
             if !state.is_suspect {
@@ -56,7 +56,7 @@ impl IncarnationTracker {
             state.anchor.clone()
         };
         let is_known = match &anchor {
-            Some(anchor) => client.knows(anchor).await?,
+            Some(anchor) => client.is_in_history(anchor).await?,
             // Without an anchor two incarnations look alike. The agent asks twice about a prompt the server does not know.
             None => true,
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::PoisonError;
 
-use remuda_comfyui::{Asset, assets};
+use remuda_comfyui::{AssetRef, find_assets};
 use remuda_core::service::{ServiceFailure, ServiceFault};
 use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
@@ -19,7 +19,7 @@ impl ComfyuiContext {
         workflow: &RawValue,
     ) -> Result<BTreeMap<String, String>, ServiceFailure> {
         let mut names = BTreeMap::new();
-        for asset in assets(workflow)? {
+        for asset in find_assets(workflow)? {
             let known =
                 self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).get(&asset.hash).cloned();
             let name = match known {
@@ -31,7 +31,7 @@ impl ComfyuiContext {
         Ok(names)
     }
 
-    async fn upload(&self, asset: &Asset) -> Result<String, ServiceFailure> {
+    async fn upload(&self, asset: &AssetRef) -> Result<String, ServiceFailure> {
         let hash: BlobHash = asset.hash.parse().map_err(|error| {
             ServiceFailure::new(ServiceFault::Graph, format!("input {}: {error}", asset.hash))
         })?;
@@ -47,7 +47,7 @@ impl ComfyuiContext {
 
     async fn upload_through(
         &self,
-        asset: &Asset,
+        asset: &AssetRef,
         hash: BlobHash,
         path: &Path,
     ) -> Result<String, ServiceFailure> {
@@ -71,7 +71,7 @@ impl ComfyuiContext {
             )
         };
         let file = std::fs::File::open(path).map_err(|error| lost(&error))?;
-        let body = reqwest::Body::wrap_stream(remuda_store::blobs::pieces(file, 0, size));
-        self.client.upload(&asset.name(), body, size).await.map_err(|error| lost(&error))
+        let body = reqwest::Body::wrap_stream(remuda_store::blobs::read_chunks(file, 0, size));
+        self.client.upload(&asset.upload_name(), body, size).await.map_err(|error| lost(&error))
     }
 }

@@ -16,7 +16,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tracing::{debug, info, warn};
 
-use remuda_net::secret::VARIABLES;
+use remuda_net::secret::SECRET_VARIABLES;
 
 use crate::attempt::Events;
 
@@ -69,7 +69,7 @@ impl ServerProcess {
         let log = File::create(&self.log)
             .with_context(|| format!("cannot write {}, the log of ComfyUI", self.log.display()))?;
         let mut shell = Command::new("sh");
-        for secret in VARIABLES {
+        for secret in SECRET_VARIABLES {
             shell.env_remove(secret);
         }
         let mut child = shell

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use remuda_comfyui::{Client, Error, Inventory, Place, Sick, Stats};
+use remuda_comfyui::{ComfyuiClient, ComfyuiError, Inventory, PromptPhase, SelfTestError, SystemStats};
 use remuda_core::agent::{AgentEvent, FoundAttempt};
 use remuda_core::id::WorkerId;
 use remuda_core::need::Capabilities;
@@ -56,9 +56,9 @@ pub(crate) struct ReadyComfyui {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServiceCheckError {
     #[error(transparent)]
-    Silent(#[from] Error),
+    Silent(#[from] ComfyuiError),
     #[error(transparent)]
-    Sick(#[from] Sick),
+    Sick(#[from] SelfTestError),
 }
 
 impl ComfyuiService {
@@ -71,7 +71,7 @@ impl ComfyuiService {
         reporter: &StartupReporter,
     ) -> anyhow::Result<ReadyComfyui> {
         let ComfyuiOptions { target, command, request_timeout, self_test_timeout } = comfyui;
-        let client = Client::new(&target, request_timeout)?;
+        let client = ComfyuiClient::new(&target, request_timeout)?;
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
             .with_context(|| format!("cannot create the scratch folder {}", scratch.display()))?;
@@ -213,18 +213,18 @@ impl ComfyuiContext {
 
     /// Attempts of an earlier agent whose end the plane may not know: all that run or wait, and of those that have ended
     /// the newest, as many as an agent holds at a time.
-    async fn find_attempts(&self, slots: usize) -> Result<Vec<FoundAttempt>, Error> {
-        let mut ours = self.client.ours(&self.worker).await?;
-        let ended = ours.iter().filter(|it| it.place == Place::Ended).count();
+    async fn find_attempts(&self, slots: usize) -> Result<Vec<FoundAttempt>, ComfyuiError> {
+        let mut ours = self.client.tagged_prompts(&self.worker).await?;
+        let ended = ours.iter().filter(|it| it.phase == PromptPhase::Ended).count();
         let mut to_skip = ended.saturating_sub(slots);
         // The oldest come first.
         ours.retain(|it| {
-            let is_old = it.place == Place::Ended && to_skip > 0;
+            let is_old = it.phase == PromptPhase::Ended && to_skip > 0;
             to_skip -= usize::from(is_old);
             !is_old
         });
         for tagged in &ours {
-            info!(job = %tagged.job, attempt = %tagged.attempt, place = ?tagged.place, "adopted an attempt on ComfyUI");
+            info!(job = %tagged.job, attempt = %tagged.attempt, phase = ?tagged.phase, "adopted an attempt on ComfyUI");
             self.with_runs(&tagged.id, |runs, id| runs.insert(id, Run::new(tagged.job, tagged.attempt)));
         }
         Ok(ours.into_iter().map(|tagged| FoundAttempt { job: tagged.job, attempt: tagged.attempt }).collect())
@@ -232,8 +232,8 @@ impl ComfyuiContext {
 
     /// Runs a small prompt, and reads the server's capabilities.
     pub(super) async fn self_test(&self) -> Result<Capabilities, ServiceCheckError> {
-        let canary = self.client.canary(&self.worker, &self.client_id);
-        if let Err(sick) = self.client.sing(&canary, self.self_test_timeout).await {
+        let canary = self.client.self_test_prompt(&self.worker, &self.client_id);
+        if let Err(sick) = self.client.run_self_test(&canary, self.self_test_timeout).await {
             // It must not stay in the queue of a broken server.
             self.client.cancel(canary.id()).await.ok();
             return Err(sick.into());
@@ -242,9 +242,9 @@ impl ComfyuiContext {
         Ok(self.read_offer().await?)
     }
 
-    async fn read_offer(&self) -> Result<Capabilities, Error> {
+    async fn read_offer(&self) -> Result<Capabilities, ComfyuiError> {
         let stats = self.client.stats().await?;
-        let (Inventory { classes, models }, info) = self.client.inventory_in_full().await?;
+        let (Inventory { classes, models }, info) = self.client.inventory_and_object_info().await?;
         self.store_object_info(&info).await;
         let vram_bytes = stats.devices.first().map(|device| device.vram_total_bytes);
         info!(
@@ -277,7 +277,7 @@ impl ComfyuiContext {
         }
     }
 
-    fn update_metrics(&self, stats: &Stats) {
+    fn update_metrics(&self, stats: &SystemStats) {
         let mut metrics = Map::new();
         metrics.insert("comfyui_version".to_owned(), stats.version.clone().into());
         if let Some(device) = stats.devices.first() {
@@ -312,6 +312,6 @@ impl ComfyuiContext {
 
 /// The same for every agent of this name under this plane, so that an agent that adopts a prompt also gets its messages.
 fn client_id(worker: &WorkerId, plane: &str) -> String {
-    let plane = BlobHash::of(plane.as_bytes()).hex();
+    let plane = BlobHash::from_content(plane.as_bytes()).hex();
     format!("remuda-{worker}-{}", &plane[..8])
 }

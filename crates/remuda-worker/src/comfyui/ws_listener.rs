@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use remuda_comfyui::{Heard, Message, Progress, Socket};
+use remuda_comfyui::{ComfyuiMessage, ComfyuiSocket, ProgressTracker, ReceivedMessage};
 use remuda_core::agent::AgentEvent;
 use remuda_core::service::ServiceEvent;
 use tracing::{debug, info, warn};
@@ -43,7 +43,7 @@ impl ComfyuiContext {
     pub(super) async fn listen(self: Arc<Self>) {
         let (mut failures, mut is_open) = (0_u32, true);
         loop {
-            let why = match Socket::connect(&self.target, &self.client_id, CONNECT_TIMEOUT).await {
+            let why = match ComfyuiSocket::connect(&self.target, &self.client_id, CONNECT_TIMEOUT).await {
                 Ok(socket) => {
                     failures = 0;
                     match self.read_socket(socket, &mut is_open).await {
@@ -65,7 +65,7 @@ impl ComfyuiContext {
         }
     }
 
-    async fn read_socket(&self, mut socket: Socket, is_open: &mut bool) -> CloseReason {
+    async fn read_socket(&self, mut socket: ComfyuiSocket, is_open: &mut bool) -> CloseReason {
         let life = match self.incarnations.confirm(&self.client).await {
             Ok(life) => life,
             Err(error) => return CloseReason::Closed(error.to_string()),
@@ -77,7 +77,7 @@ impl ComfyuiContext {
         self.send(AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: life })).await;
         loop {
             tokio::select! {
-                received = socket.hear() => match received {
+                received = socket.recv() => match received {
                     Ok(received) => {
                         if let Some(event) = self.apply_message(&received) {
                             self.send(event).await;
@@ -95,7 +95,7 @@ impl ComfyuiContext {
     }
 
     /// Updates the run that a message is about; returns what it means to the agent.
-    fn apply_message(&self, received: &Heard) -> Option<AgentEvent> {
+    fn apply_message(&self, received: &ReceivedMessage) -> Option<AgentEvent> {
         let message = &received.message;
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, run) = match message.prompt() {
@@ -103,23 +103,23 @@ impl ComfyuiContext {
             // A text message does not name its prompt: it is ours if there is only one. Other messages without a prompt
             // are ignored: the server repeats the running node to each new connection, and a stuck prompt would look
             // alive.
-            None if runs.len() == 1 && matches!(message, Message::Text { .. }) => {
+            None if runs.len() == 1 && matches!(message, ComfyuiMessage::Text { .. }) => {
                 runs.iter_mut().next().map(|(id, run)| (id.clone(), run))?
             }
             None => return None,
         };
         let (job, attempt) = (run.job, run.attempt);
         match message {
-            Message::Preview { node, mime, bytes, .. } => {
+            ComfyuiMessage::Preview { node, mime, bytes, .. } => {
                 run.keep_image(node.0.as_deref(), mime, bytes);
                 self.previews.add(job, attempt, node.0.as_deref(), bytes);
             }
-            Message::Executed { node, output, .. } => {
+            ComfyuiMessage::Executed { node, output, .. } => {
                 self.queue_early(&id, node.0.as_deref().unwrap_or_default(), output);
             }
             _ => {}
         }
-        let step = run.progress.as_mut().and_then(|progress| progress.heard(message));
+        let step = run.progress.as_mut().and_then(|progress| progress.apply(message));
         let snapshot = step.as_ref().and(run.progress.as_ref()).map(snapshot);
         self.reports.add(job, attempt, report_message(received), snapshot);
         if message.is_end_of(&id) {
@@ -128,7 +128,7 @@ impl ComfyuiContext {
             return Some(AgentEvent::CompletionHint { job, attempt });
         }
         // A message of an unknown type does not prove that the prompt makes progress.
-        if matches!(message, Message::Other { .. }) {
+        if matches!(message, ComfyuiMessage::Other { .. }) {
             return None;
         }
         let progress = step.as_ref().map_or(0.0, |step| step.fraction);
@@ -140,17 +140,19 @@ impl ComfyuiContext {
 }
 
 /// The server's message, unchanged. Of counters only the newest is passed on.
-fn report_message(received: &Heard) -> Option<ServiceMessage> {
+fn report_message(received: &ReceivedMessage) -> Option<ServiceMessage> {
     let supersedes = match &received.message {
-        Message::Progress { node, .. } => Some(format!("progress {}", node.0.as_deref().unwrap_or_default())),
-        Message::ProgressState { .. } => Some("progress_state".to_owned()),
+        ComfyuiMessage::Progress { node, .. } => {
+            Some(format!("progress {}", node.0.as_deref().unwrap_or_default()))
+        }
+        ComfyuiMessage::ProgressState { .. } => Some("progress_state".to_owned()),
         _ => None,
     };
-    received.raw().map(|raw| ServiceMessage { raw: Arc::from(raw), supersedes })
+    received.raw_json().map(|raw| ServiceMessage { raw: Arc::from(raw), supersedes })
 }
 
-fn snapshot(progress: &Progress) -> ProgressSnapshot {
-    let standing = progress.standing();
+fn snapshot(progress: &ProgressTracker) -> ProgressSnapshot {
+    let standing = progress.state();
     ProgressSnapshot {
         value: f64::from(standing.fraction),
         nodes_done: standing.nodes_done as u64,

@@ -8,7 +8,7 @@ use remuda_models::{ChildCommand, Engines, ModelSpec, Pool, PoolSettings};
 use tracing::info;
 
 use remuda_config::ModelsSettings;
-use remuda_net::secret::VARIABLES;
+use remuda_net::secret::SECRET_VARIABLES;
 
 /// Three quarters of the machine's memory: the rest is for the system, its caches and other processes.
 const MEMORY_SHARE: (u64, u64) = (3, 4);
@@ -38,7 +38,7 @@ pub fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
 pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result<Pool> {
     let memory_bytes = settings.memory_bytes.unwrap_or_else(memory_share);
     // A copy must not see the worker's secrets.
-    let without = VARIABLES.iter().map(OsString::from).collect();
+    let without = SECRET_VARIABLES.iter().map(OsString::from).collect();
     let child = ChildCommand { without, ..ChildCommand::default() };
     let pool = Pool::start(PoolSettings { memory_bytes, child, ..PoolSettings::default() }, engines());
     for spec in specs {

@@ -108,7 +108,7 @@ fn ago(value: &Value, now: Timestamp) -> String {
 
 /// What the clock on the wall says.
 fn present() -> Timestamp {
-    Clock::after(Timestamp::ZERO).now()
+    Clock::not_before(Timestamp::ZERO).now()
 }
 
 /// Dollars as people write them; less than a cent with two digits that say something.

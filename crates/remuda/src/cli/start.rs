@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 use super::web_ui::WebUiArgs;
 use super::worker_args::{describe_service, run_all};
 use super::{Client, Connection, Identity, Settings};
-use remuda_config::{Flag, Resolved};
+use remuda_config::{ConfigFlag, ResolvedConfig};
 use remuda_net::http_client::Credentials;
 use remuda_net::terminal::print_line;
 use remuda_server::serve::Serving;
@@ -55,16 +55,16 @@ pub(super) struct WorkerCommand {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WorkerLimitArgs {
     /// How long an idle worker may be silent before it counts as gone; by default the fleet's or plane's setting
-    #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = remuda_config::written_seconds)]
+    #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = remuda_config::parse_duration_or_seconds)]
     pub(crate) stale_after: Option<Duration>,
     /// Stop the worker after this long without contact to the plane, and run the command below
-    #[arg(long, value_name = "DURATION", env = "REMUDA_CONTACT_TIMEOUT", value_parser = remuda_config::written_seconds)]
+    #[arg(long, value_name = "DURATION", env = "REMUDA_CONTACT_TIMEOUT", value_parser = remuda_config::parse_duration_or_seconds)]
     pub(crate) contact_timeout: Option<Duration>,
     /// Command (`sh -c`) that ends this machine; run when the machine is retired or the contact timeout has passed
     #[arg(long, value_name = "COMMAND", env = "REMUDA_CONTACT_TIMEOUT_COMMAND")]
     pub(crate) contact_timeout_command: Option<String>,
     /// Time to finish jobs after a stop request; unfinished ones are handed back. By default unlimited
-    #[arg(long, value_name = "DURATION", env = "REMUDA_NOTICE", value_parser = remuda_config::written_seconds)]
+    #[arg(long, value_name = "DURATION", env = "REMUDA_NOTICE", value_parser = remuda_config::parse_duration_or_seconds)]
     pub(crate) notice: Option<Duration>,
     /// Stop, as on a signal, when this file appears
     #[arg(long, value_name = "FILE", env = "REMUDA_PREEMPT_FILE")]
@@ -74,11 +74,11 @@ pub(crate) struct WorkerLimitArgs {
     pub(crate) check_cmd: Option<String>,
     /// Time limit of the check command
     #[arg(long, value_name = "DURATION", env = "REMUDA_CHECK_TIMEOUT", default_value = "2m",
-          value_parser = remuda_config::written_seconds)]
+          value_parser = remuda_config::parse_duration_or_seconds)]
     pub(crate) check_timeout: Duration,
     /// Minimum free space on the disk with the data folder
     #[arg(long, value_name = "BYTES", env = "REMUDA_DISK_MIN", default_value = "256MiB",
-          value_parser = remuda_config::read_bytes)]
+          value_parser = remuda_config::parse_bytes)]
     pub(crate) disk_min: u64,
 }
 
@@ -164,7 +164,7 @@ enum ConfigAction {
 }
 
 impl Settings {
-    pub(crate) fn load(&self) -> anyhow::Result<Resolved> {
+    pub(crate) fn load(&self) -> anyhow::Result<ResolvedConfig> {
         let mut flags = Vec::new();
         let named = [
             ("data", &self.data, "--data"),
@@ -175,19 +175,19 @@ impl Settings {
         ];
         for (key, value, name) in named {
             if let Some(value) = value {
-                flags.push(Flag { key, value, name });
+                flags.push(ConfigFlag { key, value, name });
             }
         }
         if self.insecure {
-            flags.push(Flag { key: "insecure", value: "true", name: "--insecure" });
+            flags.push(ConfigFlag { key: "insecure", value: "true", name: "--insecure" });
         }
         for pair in &self.set {
             let Some((key, value)) = pair.split_once('=') else {
                 bail!("--set takes KEY=VALUE, not {pair:?}; `remuda config show` lists the keys");
             };
-            flags.push(Flag { key, value, name: "--set" });
+            flags.push(ConfigFlag { key, value, name: "--set" });
         }
-        Ok(remuda_config::load(self.config.as_deref(), remuda_config::environment(), &flags)?)
+        Ok(remuda_config::load(self.config.as_deref(), remuda_config::process_environment(), &flags)?)
     }
 }
 
@@ -202,7 +202,7 @@ pub(crate) fn start_log(is_json: bool) {
 }
 
 /// The web UI and the servers come from the command line, so they stay when the settings are reloaded.
-async fn start_serving(resolved: &Resolved, settings: Settings) -> anyhow::Result<Serving> {
+async fn start_serving(resolved: &ResolvedConfig, settings: Settings) -> anyhow::Result<Serving> {
     let (ui, forward_to) = (resolved.serve.ui.clone(), resolved.serve.forward_to.clone());
     let read = move || {
         let mut resolved = settings.load()?;
@@ -284,7 +284,7 @@ impl UpCommand {
         if let Some(pool) = &pool {
             serving.context.models.set_pool(pool.clone());
         }
-        let credentials = Credentials::of(serving.own_token());
+        let credentials = Credentials::from_token(serving.own_token());
         let workers = match self.what.workers((&serving.url(), credentials), pool.as_ref(), &resolved).await {
             Ok(workers) => workers,
             Err(error) => {
@@ -356,9 +356,10 @@ fn stop_signals_or_file(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<
     Ok(receiver)
 }
 
-fn describe_settings(resolved: &Resolved) -> String {
-    let fleet =
-        |fleet: &remuda_config::Fleet| format!("{} ({})", fleet.settings.id, fleet.source.provider.as_str());
+fn describe_settings(resolved: &ResolvedConfig) -> String {
+    let fleet = |fleet: &remuda_config::FleetConfig| {
+        format!("{} ({})", fleet.settings.id, fleet.source.provider.as_str())
+    };
     let fleets: Vec<_> = resolved.fleets.iter().map(fleet).collect();
     let fleets =
         if fleets.is_empty() { "no fleet".to_owned() } else { format!("fleets {}", fleets.join(", ")) };
@@ -377,9 +378,9 @@ impl ConfigCommand {
                 let resolved = settings.load()?;
                 resolved.serve.admin_token()?;
                 for fleet in &resolved.fleets {
-                    fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
+                    fleet.check_api_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
-                inspect_models(&resolved.models.with(&[])?)?;
+                inspect_models(&resolved.models.with_flags(&[])?)?;
                 print_line(&describe_settings(&resolved));
             }
             ConfigAction::Reload { connection } => {

@@ -10,12 +10,12 @@ use clap::{Args, Subcommand};
 use remuda_core::id::{Tenant, WorkerId};
 use remuda_core::record::Record;
 use remuda_core::time::Timestamp;
-use remuda_store::{Batch, Store, StoreError};
+use remuda_store::{RecordBatch, Store, StoreError};
 use serde_json::{Value, json};
 
 use super::commands::{cell, rows, show};
 use super::{Client, Connection, Settings};
-use remuda_config::written_duration;
+use remuda_config::parse_duration;
 use remuda_net::clock::Clock;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::{escape_control, table};
@@ -66,7 +66,7 @@ struct Create {
     #[arg(long = "worker", value_name = "NAME")]
     workers: Vec<WorkerId>,
     /// How long it is valid, such as 30d; by default until it is revoked
-    #[arg(long, value_name = "DURATION", value_parser = written_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     expires: Option<Duration>,
     /// Create it in this data folder; no plane may be running on it
     #[arg(long, value_name = "DIR")]
@@ -139,11 +139,11 @@ async fn create_in_folder(data: &str, request: TokenRequest) -> anyhow::Result<V
             "this plane's store is in memory, so a token in it would be lost: set REMUDA_ADMIN_TOKEN instead"
         );
     }
-    let term = store.lead().await?;
-    let now = Clock::after(Timestamp::ZERO).now();
+    let term = store.take_leadership().await?;
+    let now = Clock::not_before(Timestamp::ZERO).now();
     let (token, secret) = http::Token::make(request, now)?;
     let records = vec![Record::Document(Arc::new(token.document()?))];
-    store.commit(term, Batch { records }).await?;
+    store.commit(term, RecordBatch { records }).await?;
     let audit = Audit::open(&serve.data, now).context("cannot open the audit log")?;
     let who = "a user of the data folder".to_owned();
     let on = format!("{} ({} {})", token.name, token.role, token.id);

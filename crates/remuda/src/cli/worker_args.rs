@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use remuda_comfyui::{Client, Target};
+use remuda_comfyui::{ComfyuiClient, ComfyuiTarget};
 use remuda_core::agent::AgentDeadlines;
 use remuda_core::id::WorkerId;
 use remuda_core::need::Capabilities;
@@ -16,9 +16,9 @@ use tracing::warn;
 
 use super::UsageError;
 use super::start::{WorkerArgs, WorkerLimitArgs};
-use remuda_config::Resolved;
+use remuda_config::ResolvedConfig;
 use remuda_net::http_client::Credentials;
-use remuda_net::secret::VARIABLES;
+use remuda_net::secret::SECRET_VARIABLES;
 use remuda_worker::{
     ComfyuiOptions, ExecCommand, ModelsOptions, ServiceSpec, StartChecks, WorkerOptions, hostname,
     worker_name_for,
@@ -32,7 +32,7 @@ const END_MACHINE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl WorkerArgs {
     /// The ComfyUI servers of these workers, for the plane to forward requests to.
-    pub(super) fn servers(&self, has_models: bool) -> anyhow::Result<Vec<Target>> {
+    pub(super) fn servers(&self, has_models: bool) -> anyhow::Result<Vec<ComfyuiTarget>> {
         let headers = self.headers()?;
         let urls = match (&self.exec, self.comfyui.is_empty()) {
             (Some(_), _) => Vec::new(),
@@ -40,13 +40,13 @@ impl WorkerArgs {
             (None, true) => vec![DEFAULT_COMFYUI_URL.to_owned()],
             (None, false) => self.comfyui.clone(),
         };
-        Ok(urls.into_iter().map(|url| Target { url, headers: headers.clone() }).collect())
+        Ok(urls.into_iter().map(|url| ComfyuiTarget { url, headers: headers.clone() }).collect())
     }
 
     /// Starts a pool with the models to serve; None without models. A model that cannot be served is an error now, before
     /// anything else starts.
-    pub(super) fn pool(&self, resolved: &Resolved) -> anyhow::Result<Option<Pool>> {
-        let specs = resolved.models.with(&self.model).map_err(|error| UsageError(error.to_string()))?;
+    pub(super) fn pool(&self, resolved: &ResolvedConfig) -> anyhow::Result<Option<Pool>> {
+        let specs = resolved.models.with_flags(&self.model).map_err(|error| UsageError(error.to_string()))?;
         if specs.is_empty() {
             return Ok(None);
         }
@@ -59,7 +59,7 @@ impl WorkerArgs {
         &self,
         (url, credentials): (&str, Credentials),
         pool: Option<&Pool>,
-        resolved: &Resolved,
+        resolved: &ResolvedConfig,
     ) -> anyhow::Result<Vec<WorkerOptions>> {
         let plane = (url, &credentials);
         let mut workers = match &self.exec {
@@ -84,7 +84,7 @@ impl WorkerArgs {
     async fn comfyui_workers(
         &self,
         plane: (&str, &Credentials),
-        resolved: &Resolved,
+        resolved: &ResolvedConfig,
     ) -> anyhow::Result<Vec<WorkerOptions>> {
         let servers =
             if self.comfyui.is_empty() { vec![find_comfyui().await?] } else { self.comfyui.clone() };
@@ -98,9 +98,9 @@ impl WorkerArgs {
         let headers = self.headers()?;
         let mut workers: Vec<WorkerOptions> = Vec::new();
         for (at, server) in servers.iter().enumerate() {
-            let target = Target { url: server.clone(), headers: headers.clone() };
+            let target = ComfyuiTarget { url: server.clone(), headers: headers.clone() };
             // An invalid address is an error now; a worker would wait for ever.
-            Client::new(&target, remuda_worker::COMFYUI_REQUEST_TIMEOUT)
+            ComfyuiClient::new(&target, remuda_worker::COMFYUI_REQUEST_TIMEOUT)
                 .map_err(|error| UsageError(error.to_string()))?;
             let name = match (&self.name, servers.len()) {
                 (Some(name), 1) => name.clone(),
@@ -123,7 +123,7 @@ impl WorkerArgs {
     fn options(
         &self,
         (url, credentials): (&str, &Credentials),
-        resolved: &Resolved,
+        resolved: &ResolvedConfig,
         worker: WorkerId,
         service: ServiceSpec,
     ) -> anyhow::Result<WorkerOptions> {
@@ -176,7 +176,7 @@ fn default_name() -> String {
 }
 
 async fn find_comfyui() -> anyhow::Result<String> {
-    let client = Client::new(&Target::new(DEFAULT_COMFYUI_URL), DETECT_TIMEOUT)?;
+    let client = ComfyuiClient::new(&ComfyuiTarget::new(DEFAULT_COMFYUI_URL), DETECT_TIMEOUT)?;
     match client.stats().await {
         Ok(_) => Ok(DEFAULT_COMFYUI_URL.to_owned()),
         Err(error) => {
@@ -217,7 +217,7 @@ impl WorkerLimitArgs {
         let Some(command) = &self.contact_timeout_command else { return };
         warn!(command, "ending this machine");
         let mut shell = tokio::process::Command::new("sh");
-        for secret in VARIABLES {
+        for secret in SECRET_VARIABLES {
             shell.env_remove(secret);
         }
         let ended = shell.args(["-c", command]).stdin(std::process::Stdio::null()).status();

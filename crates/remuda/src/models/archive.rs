@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{Archive, GetError, Pinned, Wanted, hex};
+use super::{Archive, GetError, Pinned, Wanted, hex_digest};
 
 /// Into a folder, each file safely on the disk.
 pub(super) fn unpack(package: &Archive, archive: &Path, folder: &Path) -> Result<(), GetError> {
@@ -58,6 +58,6 @@ fn copy(source: &mut impl Read, target: &mut File, pinned: &Pinned) -> Result<Op
         hash.update(&piece[..count]);
         target.write_all(&piece[..count]).map_err(Either::Target)?;
     }
-    let is_same = bytes == pinned.bytes && hex(hash) == pinned.sha256;
+    let is_same = bytes == pinned.bytes && hex_digest(hash) == pinned.sha256;
     Ok((!is_same).then(|| "not the file that is known under that name".to_owned()))
 }

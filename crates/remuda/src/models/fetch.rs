@@ -64,7 +64,7 @@ impl Fetch {
             .map(|number| self.beside(package, &format!("{number}.part")))
             .collect();
         self.make_sure_of_room(package, parts.iter().map(|part| size(part)).sum())?;
-        let client = dial::client()
+        let client = dial::client_builder()
             .redirect(redirect::Policy::limited(REDIRECTS_MAX))
             .connect_timeout(SILENCE_MAX)
             .read_timeout(SILENCE_MAX)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use remuda_comfyui::{Client, Target};
+use remuda_comfyui::{ComfyuiClient, ComfyuiTarget};
 use remuda_core::id::{Sequence, WorkerId};
 use remuda_store::StoreError;
 use remuda_store::blobs::{BlobError, BlobHash};
@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use super::{EventFilter, Follower, Inner, JobWatch, Running, State, WorkflowPool};
-use remuda_config::{Resolved, StoreUrl};
+use remuda_config::{ResolvedConfig, StoreUrl};
 use remuda_net::http_client::Credentials;
-use remuda_net::secret::{Secret, draw};
+use remuda_net::secret::{Secret, random_hex};
 use remuda_server::serve::Serving;
 use remuda_worker::{COMFYUI_REQUEST_TIMEOUT, ComfyuiOptions, ServiceSpec, worker_name_for};
 
@@ -35,7 +35,7 @@ pub struct WorkflowPoolBuilder {
     changes: Vec<SettingsChange>,
 }
 
-struct SettingsChange(Box<dyn FnOnce(&mut Resolved) + Send>);
+struct SettingsChange(Box<dyn FnOnce(&mut ResolvedConfig) + Send>);
 
 impl std::fmt::Debug for SettingsChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -46,7 +46,7 @@ impl std::fmt::Debug for SettingsChange {
 /// A ComfyUI server, by its address.
 #[derive(Clone, Debug)]
 pub struct ComfyuiServer {
-    target: Target,
+    target: ComfyuiTarget,
     name: Option<WorkerId>,
     slots: u32,
 }
@@ -69,7 +69,7 @@ pub enum WorkflowPoolBuildError {
 
 impl ComfyuiServer {
     pub fn new(url: impl Into<String>) -> ComfyuiServer {
-        ComfyuiServer { target: Target::new(url), name: None, slots: 1 }
+        ComfyuiServer { target: ComfyuiTarget::new(url), name: None, slots: 1 }
     }
 
     /// A header for every request to the server, such as `Authorization`.
@@ -162,7 +162,7 @@ impl WorkflowPoolBuilder {
     }
 
     /// Changes any other setting of `remuda.toml`. The pool overrides addresses and folders.
-    pub fn set(mut self, change: impl FnOnce(&mut Resolved) + Send + 'static) -> WorkflowPoolBuilder {
+    pub fn set(mut self, change: impl FnOnce(&mut ResolvedConfig) + Send + 'static) -> WorkflowPoolBuilder {
         self.changes.push(SettingsChange(Box::new(change)));
         self
     }
@@ -175,7 +175,7 @@ impl WorkflowPoolBuilder {
         };
         let folder = self.folder.as_deref().or(temporary.as_ref().map(|it| it.0.as_path()));
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
-        let mut resolved = Resolved::defaults(folder.clone());
+        let mut resolved = ResolvedConfig::defaults(folder.clone());
         for SettingsChange(change) in self.changes {
             change(&mut resolved);
         }
@@ -186,14 +186,14 @@ impl WorkflowPoolBuilder {
             Some(_) => StoreUrl::Memory,
         };
         // Other users of this machine must not reach the plane's loopback port: this token never leaves the pool.
-        let token = draw(TOKEN_BYTES).map_err(|error| WorkflowPoolBuildError::Start {
+        let token = random_hex(TOKEN_BYTES).map_err(|error| WorkflowPoolBuildError::Start {
             folder: folder.clone(),
             why: format!("the system has no randomness: {error}"),
         })?;
         resolved.serve.access.admin_token = Some(Secret::new(token));
         // Worker names depend on the folder: the same after a restart, different in every other pool.
         let suffix = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
-        let suffix = BlobHash::of(suffix.as_os_str().as_encoded_bytes()).hex();
+        let suffix = BlobHash::from_content(suffix.as_os_str().as_encoded_bytes()).hex();
         let servers = name_workers(self.servers, &suffix[..6])?;
         let serving = start_plane(&resolved, &folder).await?;
         let sequence = last_sequence(&serving, &folder).await?;
@@ -213,7 +213,8 @@ fn name_workers(
     for server in servers {
         let url = server.target.url.clone();
         let invalid = |why: String| WorkflowPoolBuildError::Address { url: url.clone(), why };
-        Client::new(&server.target, COMFYUI_REQUEST_TIMEOUT).map_err(|error| invalid(error.to_string()))?;
+        ComfyuiClient::new(&server.target, COMFYUI_REQUEST_TIMEOUT)
+            .map_err(|error| invalid(error.to_string()))?;
         let name = match &server.name {
             Some(name) => name.clone(),
             None => {
@@ -229,7 +230,7 @@ fn name_workers(
     Ok(all)
 }
 
-async fn start_plane(resolved: &Resolved, folder: &Path) -> Result<Serving, WorkflowPoolBuildError> {
+async fn start_plane(resolved: &ResolvedConfig, folder: &Path) -> Result<Serving, WorkflowPoolBuildError> {
     let deadline = tokio::time::Instant::now() + LOCK_TIMEOUT;
     loop {
         let error = match Serving::start(resolved).await {
@@ -263,10 +264,10 @@ impl WorkflowPool {
         serving: Serving,
         sequence: Sequence,
         servers: Vec<(WorkerId, ComfyuiServer)>,
-        resolved: &Resolved,
+        resolved: &ResolvedConfig,
         folder: Option<TempFolder>,
     ) -> WorkflowPool {
-        let (plane, credentials) = (serving.url(), Credentials::of(serving.own_token()));
+        let (plane, credentials) = (serving.url(), Credentials::from_token(serving.own_token()));
         let (mut workers, mut stops) = (JoinSet::new(), Vec::new());
         let mut urls = Vec::new();
         for (name, server) in servers {
@@ -363,7 +364,7 @@ mod tests {
     async fn plane_of_a_pool_refuses_other_clients() {
         let pool = WorkflowPool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let url = pool.inner.state().running.as_ref().unwrap().serving.url();
-        let http = remuda_net::http_client::client().build().unwrap();
+        let http = remuda_net::http_client::client_builder().build().unwrap();
         for path in ["/remuda/v1/jobs", "/remuda/v1/workers", "/queue", "/remuda/v1/events"] {
             let answer = http.get(format!("{url}{path}")).send().await.unwrap();
             assert_eq!(answer.status(), 401, "{path}");

@@ -172,7 +172,7 @@ impl EnqueueOptions {
 
 impl AttachmentContent {
     async fn store(self, name: &str, context: &Context) -> Result<BlobHash, WorkflowPoolError> {
-        let mut upload = context.blobs.begin().await.map_err(busy)?;
+        let mut upload = context.blobs.begin_upload().await.map_err(busy)?;
         match self {
             AttachmentContent::Bytes(bytes) => upload = upload.write(&bytes).await.map_err(busy)?,
             AttachmentContent::File(path) => {

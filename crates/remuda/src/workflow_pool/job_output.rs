@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use remuda_store::blobs::{Blob, BlobHash, pieces};
+use remuda_store::blobs::{BlobHash, OpenBlob, read_chunks};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt as _;
@@ -71,10 +71,10 @@ impl JobOutput {
 
     /// The whole file in memory; use `save_to` for large files.
     pub async fn bytes(&self) -> Result<Bytes, JobOutputError> {
-        let Blob { file, size_bytes } = self.open().await?;
+        let OpenBlob { file, size_bytes } = self.open().await?;
         let mut whole = Vec::with_capacity(usize::try_from(size_bytes).unwrap_or_default());
-        let mut pieces = std::pin::pin!(pieces(file, 0, size_bytes));
-        while let Some(piece) = pieces.next().await {
+        let mut read_chunks = std::pin::pin!(read_chunks(file, 0, size_bytes));
+        while let Some(piece) = read_chunks.next().await {
             whole.extend_from_slice(&piece.map_err(|error| self.unreadable(&error))?);
         }
         Ok(whole.into())
@@ -84,10 +84,10 @@ impl JobOutput {
     pub async fn save_to(&self, path: impl AsRef<Path>) -> Result<u64, JobOutputError> {
         let path = path.as_ref();
         let local = |cause| JobOutputError::Local { path: path.to_owned(), cause };
-        let Blob { file, size_bytes } = self.open().await?;
-        let mut pieces = std::pin::pin!(pieces(file, 0, size_bytes));
+        let OpenBlob { file, size_bytes } = self.open().await?;
+        let mut read_chunks = std::pin::pin!(read_chunks(file, 0, size_bytes));
         let mut saved = tokio::fs::File::create(path).await.map_err(local)?;
-        while let Some(piece) = pieces.next().await {
+        while let Some(piece) = read_chunks.next().await {
             let piece = piece.map_err(|error| self.unreadable(&error))?;
             saved.write_all(&piece).await.map_err(local)?;
         }
@@ -95,7 +95,7 @@ impl JobOutput {
         Ok(size_bytes)
     }
 
-    async fn open(&self) -> Result<Blob, JobOutputError> {
+    async fn open(&self) -> Result<OpenBlob, JobOutputError> {
         let context = self.inner.context().ok_or(JobOutputError::Stopped)?;
         let blob = context.blobs.read(self.hash, context.plane.clock.now()).await;
         let blob = blob.map_err(|error| self.unreadable(&error))?;

@@ -52,7 +52,7 @@ async fn put(plane: &Plane, content: &[u8]) -> BlobHash {
     let (status, answer) =
         answered(plane.request(Method::POST, "/remuda/v1/blobs").body(content.to_vec())).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
-    let hash = BlobHash::of(content);
+    let hash = BlobHash::from_content(content);
     assert_eq!((&answer["hash"], &answer["size_bytes"]), (&json!(hash), &json!(content.len())));
     hash
 }
@@ -80,7 +80,7 @@ fn memory_peak(plane: &Plane) -> u64 {
 async fn large_blob_streams_in_little_memory() {
     let plane = Plane::start(&[]).await;
     let content = noise(50 << 20);
-    let hash = BlobHash::of(&content);
+    let hash = BlobHash::from_content(&content);
     plane.get("/health/live").await;
     let before = memory_peak(&plane);
     let (status, answer) = answered(plane.request(Method::PUT, &path(&hash)).body(content.clone())).await;
@@ -98,13 +98,13 @@ async fn large_blob_streams_in_little_memory() {
 #[tokio::test]
 async fn invalid_upload_leaves_no_file() {
     let plane = Plane::start(&["blobs.bytes_max=64KiB"]).await;
-    let hash = BlobHash::of(b"horse");
+    let hash = BlobHash::from_content(b"horse");
     let (status, answer) = answered(plane.request(Method::PUT, &path(&hash)).body("cow")).await;
     assert_eq!(
         (status, &answer["error"]["code"]),
         (StatusCode::UNPROCESSABLE_ENTITY, &json!("hash_mismatch"))
     );
-    assert_eq!(answer["error"]["detail"]["hash"], json!(BlobHash::of(b"cow")));
+    assert_eq!(answer["error"]["detail"]["hash"], json!(BlobHash::from_content(b"cow")));
 
     // Not a byte of the body ever comes.
     let (status, error) = raw_put(&plane, &hash, "content-length: 65537").await.refusal().await;
@@ -246,7 +246,7 @@ async fn compressed_upload_is_stored_unchanged() {
     let pack = Command::new("sh").args(["-c", "head -c 50000000 /dev/zero | gzip -9"]).output().unwrap();
     let bomb = pack.stdout;
     assert!(bomb.len() > 10_000 && bomb.len() < 64 << 10, "{} bytes", bomb.len());
-    let hash = BlobHash::of(&bomb);
+    let hash = BlobHash::from_content(&bomb);
     let put = plane.request(Method::PUT, &path(&hash)).header("content-encoding", "gzip").body(bomb.clone());
     assert_eq!(answered(put).await.0, StatusCode::CREATED);
     let (_, headers, body) = get(&plane, &path(&hash), &[("accept-encoding", "gzip")]).await;
@@ -258,7 +258,7 @@ async fn compressed_upload_is_stored_unchanged() {
 async fn kill_during_upload_leaves_no_blob() {
     let mut plane = Plane::start(&[]).await;
     let content = "x".repeat(4 << 20);
-    let hash = BlobHash::of(content.as_bytes());
+    let hash = BlobHash::from_content(content.as_bytes());
     let kept = put(&plane, b"horse").await;
     let mut raw = raw_put(&plane, &hash, &format!("content-length: {}", content.len())).await;
     raw.send(&content[..content.len() - 1]).await;
@@ -282,7 +282,7 @@ async fn kill_during_upload_leaves_no_blob() {
 async fn stalled_upload_times_out_and_slow_one_does_not() {
     let plane = Plane::start(&["blobs.upload_idle_timeout=2s"]).await;
     let content = "x".repeat(3 * 300_000);
-    let hash = BlobHash::of(content.as_bytes());
+    let hash = BlobHash::from_content(content.as_bytes());
     let length = format!("content-length: {}", content.len());
     let begun_at = Instant::now();
     let mut silent = raw_put(&plane, &hash, &length).await;
@@ -319,7 +319,7 @@ async fn stalled_upload_times_out_and_slow_one_does_not() {
 #[tokio::test]
 async fn concurrent_uploads_are_capped() {
     let plane = Plane::start(&[]).await;
-    let hash = BlobHash::of(b"horse");
+    let hash = BlobHash::from_content(b"horse");
     let mut open = Vec::new();
     for _ in 0..64 {
         let mut raw = raw_put(&plane, &hash, "content-length: 5").await;
@@ -383,7 +383,7 @@ async fn blob_commands_put_and_get_files() {
     let plane = Plane::start(&[]).await;
     let folder = plane.folder().to_owned();
     let (url, content) = (plane.url.as_str(), noise(2_000_000));
-    let hash = BlobHash::of(&content).to_string();
+    let hash = BlobHash::from_content(&content).to_string();
     fs::write(folder.join("photo.png"), &content).unwrap();
     assert_eq!(run(&folder, &["put", "photo.png", "--url", url]).await, (0, hash.clone()));
     let (code, said) = run(&folder, &["put", "photo.png", "--url", url, "--json"]).await;
@@ -393,7 +393,7 @@ async fn blob_commands_put_and_get_files() {
     assert_eq!((code, said.as_str()), (0, "2000000 bytes in copy.png"));
     assert!(fs::read(folder.join("copy.png")).unwrap() == content);
 
-    let other = BlobHash::of(b"other").to_string();
+    let other = BlobHash::from_content(b"other").to_string();
     let (code, said) = run(&folder, &["get", &other, "-o", "other", "--url", url]).await;
     assert_eq!(code, 1);
     assert_contains_all(&said, &["the plane has no blob blake3:"]);
@@ -429,7 +429,7 @@ async fn worker_stores_output_after_plane_was_away() {
     sleep_for(Duration::from_millis(300)).await;
     plane.start_again().await;
     let (hash, size) = storing.await.unwrap().unwrap();
-    assert_eq!((hash, size), (BlobHash::of(&content), 3_000_000));
+    assert_eq!((hash, size), (BlobHash::from_content(&content), 3_000_000));
     // Again, as after a lost answer; and back.
     assert_eq!(link.store_bytes(content.clone().into()).await.unwrap(), (hash, size));
     let copy = plane.folder().join("copy");
@@ -466,7 +466,7 @@ async fn read_head(stream: &mut TcpStream) -> String {
 #[tokio::test]
 async fn interrupted_download_resumes_and_corrupt_one_is_refused() {
     let content = noise(100_000);
-    let hash = BlobHash::of(&content);
+    let hash = BlobHash::from_content(&content);
     let whole = content.clone();
     let url = serve_by_hand(move |n, head| {
         let range = head.lines().find_map(|line| line.strip_prefix("range: bytes="));
@@ -492,7 +492,7 @@ async fn interrupted_download_resumes_and_corrupt_one_is_refused() {
     let link = BlobLink::new(&url.await, "");
     let wrong = link.fetch(&hash, &into).await.unwrap_err();
     assert!(
-        matches!(wrong, BlobLinkError::Wrong { actual, .. } if actual == BlobHash::of(b"cow")),
+        matches!(wrong, BlobLinkError::Wrong { actual, .. } if actual == BlobHash::from_content(b"cow")),
         "{wrong}"
     );
     assert!(matches!(link.fetch_bytes(&hash, 100).await.unwrap_err(), BlobLinkError::Wrong { .. }));

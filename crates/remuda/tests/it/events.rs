@@ -114,7 +114,7 @@ impl Lines {
 
 /// Jobs whose events are large, from several clients at once.
 async fn submit_many(plane: &Plane, jobs: usize) {
-    let http = remuda_net::http_client::client().build().unwrap();
+    let http = remuda_net::http_client::client_builder().build().unwrap();
     let client = Client { http, url: plane.url.clone(), token: String::new() };
     let mut clients = JoinSet::new();
     for lane in 0..12 {

@@ -24,7 +24,7 @@ impl Account {
         let mut process = Process::start("the account", &mut command);
         let ready: Value = serde_json::from_str(&process.line("url").await.unwrap()).unwrap();
         let text = |key: &str| ready[key].as_str().unwrap().to_owned();
-        let http = remuda_net::http_client::client().user_agent("story/1").build().unwrap();
+        let http = remuda_net::http_client::client_builder().user_agent("story/1").build().unwrap();
         Account { url: text("url"), control: text("control"), process, folder, http }
     }
 

@@ -94,7 +94,7 @@ async fn all_ended(plane: &Plane) {
 impl Storm {
     fn new(plane: &Plane) -> Storm {
         // Kept connections: those that break with the plane are part of the storm.
-        let http = remuda_net::http_client::client().timeout(Duration::from_secs(5)).build().unwrap();
+        let http = remuda_net::http_client::client_builder().timeout(Duration::from_secs(5)).build().unwrap();
         let client = Client { http, url: plane.url.clone(), token: String::new() };
         Storm { client, known: Arc::default(), is_calm: Arc::default(), is_over: Arc::default() }
     }

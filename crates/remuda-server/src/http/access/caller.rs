@@ -15,7 +15,7 @@ use super::guard::{Counted, network};
 use super::token_store::{Entry, draw_ticket};
 use super::{ANYONE, Role, Token};
 use remuda_net::clock::Clock;
-use remuda_net::secret::{NoLuck, Secret};
+use remuda_net::secret::{RngError, Secret};
 
 /// Who asks, as the token says. On loopback without tokens anyone may do everything.
 #[derive(Clone, Debug)]
@@ -144,7 +144,7 @@ impl Caller {
     }
 
     /// What a worker that joins goes by from then on; it ends with the token it joins with.
-    pub(in crate::http) fn ticket(&self) -> Result<String, NoLuck> {
+    pub(in crate::http) fn ticket(&self) -> Result<String, RngError> {
         draw_ticket(self.entry.as_ref().map(|entry| entry.token.id.as_str()))
     }
 

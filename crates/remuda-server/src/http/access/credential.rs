@@ -3,6 +3,9 @@
 //! never in a cookie, which a browser sends along with what others make it ask for.
 
 use axum::http::{HeaderMap, HeaderValue, header};
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use remuda_net::secret::Secret;
 
@@ -35,28 +38,15 @@ pub(super) fn credential(headers: &HeaderMap) -> Option<Secret> {
     offered(headers).find_map(|protocol| protocol.strip_prefix(PROTOCOL)).map(Secret::new)
 }
 
-/// As RFC 4648 has it, with its padding or without.
+/// Accepts any padding, because some clients omit it.
 fn from_base64(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    let (mut bits, mut count) = (0u32, 0u32);
-    for letter in text.bytes() {
-        let value = match letter {
-            b'A'..=b'Z' => letter - b'A',
-            b'a'..=b'z' => letter - b'a' + 26,
-            b'0'..=b'9' => letter - b'0' + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        };
-        bits = (bits << 6 | u32::from(value)) & 0xFFFF;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    Some(bytes)
+    const LENIENT: GeneralPurpose = GeneralPurpose::new(
+        &STANDARD,
+        GeneralPurposeConfig::new()
+            .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+            .with_decode_allow_trailing_bits(true),
+    );
+    LENIENT.decode(text).ok()
 }
 
 #[cfg(test)]

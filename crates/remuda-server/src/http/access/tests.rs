@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::routes;
 use super::{Access, Role, TokenRequest};
 use crate::serve::Serving;
-use remuda_config::Resolved;
+use remuda_config::ResolvedConfig;
 use remuda_net::secret::Secret;
 
 struct Plane {
@@ -20,10 +20,10 @@ struct Plane {
 impl Plane {
     async fn start() -> Plane {
         let folder = tempfile::tempdir().unwrap();
-        let mut resolved = Resolved::defaults(folder.path().to_path_buf());
+        let mut resolved = ResolvedConfig::defaults(folder.path().to_path_buf());
         resolved.serve.listen.set_port(0);
         let serving = Serving::start(&resolved).await.unwrap();
-        Plane { serving, http: remuda_net::http_client::client().build().unwrap(), _folder: folder }
+        Plane { serving, http: remuda_net::http_client::client_builder().build().unwrap(), _folder: folder }
     }
 
     async fn request(&self, method: &str, path: &str, token: &str, body: Value) -> (u16, Value) {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use remuda_net::clock::Clock;
-use remuda_net::secret::{NoLuck, Secret, draw, is_same};
+use remuda_net::secret::{RngError, Secret, constant_time_eq, random_hex};
 
 /// What every token begins with, so that one that leaked can be found by looking for it.
 const PREFIX: &str = "rmd_";
@@ -106,7 +106,7 @@ pub enum BadToken {
     #[error("{0}")]
     Unfit(String),
     #[error(transparent)]
-    NoLuck(#[from] NoLuck),
+    Rng(#[from] RngError),
 }
 
 impl Token {
@@ -125,14 +125,14 @@ impl Token {
         if wanted.expires_seconds == Some(0) {
             return unfit("it would have expired before anybody had it");
         }
-        let id = draw(ID_BYTES)?;
+        let id = random_hex(ID_BYTES)?;
         let name = wanted.name.unwrap_or_else(|| format!("{}-{id}", wanted.role));
         if name.is_empty() || name.chars().count() > NAME_CHARS_MAX || name.chars().any(char::is_control) {
             return Err(BadToken::Unfit(format!(
                 "a name has 1 to {NAME_CHARS_MAX} characters that can be shown"
             )));
         }
-        let secret = Secret::new(format!("{PREFIX}{id}_{}", draw(SECRET_BYTES)?));
+        let secret = Secret::new(format!("{PREFIX}{id}_{}", random_hex(SECRET_BYTES)?));
         let expires_at = wanted.expires_seconds.map(|seconds| now.plus(Duration::from_secs(seconds)));
         let hash = secret.hash();
         let workers = wanted.workers;
@@ -155,7 +155,7 @@ impl Token {
     }
 
     pub(super) fn is_opened_by(&self, secret: &Secret) -> bool {
-        is_same(&self.hash, &secret.hash())
+        constant_time_eq(&self.hash, &secret.hash())
     }
 
     pub fn has_expired(&self, now: Timestamp) -> bool {
@@ -283,8 +283,8 @@ impl TokenStore {
 }
 
 /// What a worker goes by once it has joined. It names the token it joined with, so that both end together.
-pub(super) fn draw_ticket(token: Option<&str>) -> Result<String, NoLuck> {
-    Ok(format!("{TICKET_PREFIX}{}_{}", token.unwrap_or(NO_TOKEN), draw(SECRET_BYTES)?))
+pub(super) fn draw_ticket(token: Option<&str>) -> Result<String, RngError> {
+    Ok(format!("{TICKET_PREFIX}{}_{}", token.unwrap_or(NO_TOKEN), random_hex(SECRET_BYTES)?))
 }
 
 /// Whether it looks like something a worker is given when it joins, rather than like a token; an admin's may look like

@@ -103,13 +103,13 @@ impl From<BadToken> for ApiError {
     fn from(bad: BadToken) -> Self {
         match bad {
             BadToken::Unfit(why) => ApiError::invalid(why),
-            BadToken::NoLuck(no_luck) => no_luck.into(),
+            BadToken::Rng(error) => error.into(),
         }
     }
 }
 
-impl From<remuda_net::secret::NoLuck> for ApiError {
-    fn from(no_luck: remuda_net::secret::NoLuck) -> Self {
-        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", no_luck.to_string())
+impl From<remuda_net::secret::RngError> for ApiError {
+    fn from(error: remuda_net::secret::RngError) -> Self {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
     }
 }

@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn what_is_known_is_not_sent_and_what_changed_is_sent_whole() {
-        let hash = BlobHash::of(b"x");
+        let hash = BlobHash::from_content(b"x");
         let check = |pairs: &[(HeaderName, &str)], expected| {
             let headers = pairs.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
             assert_eq!(part(&headers, hash, 100), expected, "{pairs:?}");

@@ -106,7 +106,7 @@ pub(super) async fn content(
     let now = context.plane.clock.now();
     if let Some(text) = &asset.text {
         // Store the text as a blob, so that ranges work as for any other.
-        let upload = context.blobs.begin().await?.write(text.as_bytes()).await?;
+        let upload = context.blobs.begin_upload().await?.write(text.as_bytes()).await?;
         upload.finish(Some(asset.hash), now).await?;
     }
     let blob = context.blobs.read(asset.hash, now).await?.ok_or_else(not_found)?;

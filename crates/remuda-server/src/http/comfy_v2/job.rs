@@ -187,7 +187,7 @@ impl JobView {
 
     fn error(&self) -> Value {
         let StateRow::Failed { cause, message, .. } = &self.life.state else { return Value::Null };
-        let at = fault::place(message);
+        let at = fault::failing_node(message);
         let is_out_of_memory = self.life.attempts.last().is_some_and(|last| last.out_of_memory.is_some());
         let code = match (self.status, at) {
             (ApiStatus::Expired, _) => "deadline_exceeded".to_owned(),

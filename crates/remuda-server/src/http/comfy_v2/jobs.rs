@@ -8,7 +8,7 @@ use remuda_core::id::JobId;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::AcceptedJob;
 use remuda_core::refusal::Refusal;
-use remuda_store::Filter;
+use remuda_store::JobFilter;
 use serde_json::{Value, json};
 
 use super::super::path::Path;
@@ -117,7 +117,7 @@ pub(super) async fn list(
 ) -> Result<Json<Value>, ApiError> {
     let Query(pairs) = query?;
     let listing = ListQuery::read(pairs)?;
-    let filter = Filter { state: None, tenant: caller.only().cloned() };
+    let filter = JobFilter { state: None, tenant: caller.only().cloned() };
     let (mut jobs, mut before, mut looked_at) = (Vec::new(), listing.before, 0);
     loop {
         let page = context.store.jobs(filter.clone(), before, PAGE_MAX).await?;

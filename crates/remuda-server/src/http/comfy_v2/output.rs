@@ -10,7 +10,7 @@
 //! it; the next attempt produces them again.
 
 use remuda_core::id::JobId;
-use remuda_store::Filter;
+use remuda_store::JobFilter;
 use remuda_store::blobs::BlobHash;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -71,7 +71,7 @@ struct ResultLists {
 impl JobOutput {
     fn new(job: JobId, key: &str, output: JobOutput) -> JobOutput {
         let identity = [&output.node, key, &output.name, &output.hash.to_string()].join("\0");
-        let digits = &BlobHash::of(identity.as_bytes()).hex()[..7];
+        let digits = &BlobHash::from_content(identity.as_bytes()).hex()[..7];
         let digest = u128::from_str_radix(digits, 16).unwrap_or_default();
         let job = job.as_u128();
         let version = job >> VERSION_AT & 0xf;
@@ -108,7 +108,7 @@ impl JobOutput {
                 name: format!("{node}_{key}_{:05}.{ending}", at + 1),
                 content_type: content_type.to_owned(),
                 size_bytes: text.len() as u64,
-                hash: BlobHash::of(text.as_bytes()),
+                hash: BlobHash::from_content(text.as_bytes()),
                 text: Some(text),
             };
             JobOutput::new(job, &key, output)
@@ -170,7 +170,8 @@ pub(super) async fn find(context: &Context, caller: &Caller, id: Uuid) -> Result
     let version = id >> (OWN_BITS - 4) & 0xf;
     let first = id & !OWN & !(0xf << VERSION_AT) | version << VERSION_AT;
     let Some(behind) = (first | OWN).checked_add(1) else { return Ok(None) };
-    let jobs = context.store.jobs(Filter::default(), Some(JobId::from_u128(behind)), CANDIDATES_MAX).await?;
+    let jobs =
+        context.store.jobs(JobFilter::default(), Some(JobId::from_u128(behind)), CANDIDATES_MAX).await?;
     for (accepted, life) in jobs {
         if accepted.id.as_u128() < first || !caller.may_see(&accepted.tenant) {
             continue;
@@ -210,7 +211,7 @@ mod tests {
     fn output_id_is_derived_from_job_and_content() {
         let job: JobId = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".parse().unwrap();
         let listed = |name: &str| {
-            let hash = BlobHash::of(b"x");
+            let hash = BlobHash::from_content(b"x");
             format!(
                 r#"{{"node":"9","key":"images","name":"{name}","media":"image/png","hash":"{hash}","size_bytes":1}}"#
             )

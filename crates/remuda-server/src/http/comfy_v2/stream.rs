@@ -11,6 +11,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use futures_util::Stream;
 use remuda_core::id::{JobId, Sequence};
 use serde_json::{Value, json};
@@ -18,7 +20,6 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::super::base64::base64;
 use super::super::path::Path;
 use super::super::{ApiError, Caller, Context};
 use super::job::{self, ApiStatus, JobTimes, JobView};
@@ -239,7 +240,7 @@ impl JobStream {
             let data = json!({
                 "node_id": preview.node.unwrap_or_default(),
                 "content_type": preview.media.as_str(),
-                "data_base64": base64(&preview.bytes),
+                "data_base64": BASE64_STANDARD.encode(&preview.bytes),
             });
             self.ready.push_back(sse_event("preview", &data));
         }

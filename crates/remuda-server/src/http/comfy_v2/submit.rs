@@ -124,7 +124,7 @@ fn keys(extra: Option<ExtraData>) -> Result<crate::job_secrets::Keys, ApiError> 
 async fn free_key_name(context: &Context, tenant: &Tenant, key: &str) -> Result<String, ApiError> {
     let now = context.plane.clock.now();
     let mut name = format!("v2:{key}");
-    while let Some((job, _)) = context.store.by_key(tenant, &name).await? {
+    while let Some((job, _)) = context.store.job_by_key(tenant, &name).await? {
         name = next_key_name(key, job, now).ok_or_else(|| upload_keys::key_reused(key))?;
     }
     Ok(name)

@@ -7,7 +7,7 @@ use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{FromRequest as _, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use remuda_store::blobs::{BlobError, BlobHash, Upload};
+use remuda_store::blobs::{BlobError, BlobHash, BlobUpload};
 
 use super::super::blobs::{self, Pace};
 use super::super::{ApiError, Caller, Context};
@@ -60,7 +60,7 @@ pub(super) async fn upload(
 /// The parts received so far.
 #[derive(Debug, Default)]
 struct UploadParts {
-    file: Option<Upload>,
+    file: Option<BlobUpload>,
     expected: Option<BlobHash>,
     fields: AssetFields,
 }
@@ -106,7 +106,7 @@ impl UploadParts {
         }
     }
 
-    fn finish(self) -> Result<(Upload, Option<BlobHash>, AssetFields), ApiError> {
+    fn finish(self) -> Result<(BlobUpload, Option<BlobHash>, AssetFields), ApiError> {
         let missing = |name: &str| ApiError::invalid(format!("the upload has no part {name:?}"));
         let file = self.file.ok_or_else(|| missing("file"))?;
         self.fields.content_type.as_ref().ok_or_else(|| missing("content_type"))?;
@@ -120,8 +120,8 @@ fn check_once(name: &str, is_first: bool) -> Result<(), ApiError> {
     if is_first { Ok(()) } else { Err(ApiError::invalid(format!("the upload has the part {name:?} twice"))) }
 }
 
-async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Upload, ApiError> {
-    let mut upload = context.blobs.begin().await?;
+async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<BlobUpload, ApiError> {
+    let mut upload = context.blobs.begin_upload().await?;
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(bad_form)? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;

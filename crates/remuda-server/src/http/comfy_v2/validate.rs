@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use remuda_comfyui::json::Members;
+use remuda_comfyui::json::JsonMembers;
 use remuda_core::workflow::{self, ExaminedWorkflow, InvalidKind, InvalidWorkflow};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
@@ -171,7 +171,7 @@ fn executed_nodes<'a>(classes: &Map<String, Value>, graph: &'a Map<String, Value
     executed
 }
 
-fn members(value: &RawValue) -> Members<Box<RawValue>> {
+fn members(value: &RawValue) -> JsonMembers<Box<RawValue>> {
     serde_json::from_str(value.get()).unwrap_or_default()
 }
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::plane::PlaneEvent;
-use remuda_store::{Filter, StoreError};
+use remuda_store::{JobFilter, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -62,7 +62,7 @@ impl HiddenPrompts {
 /// All ended prompts that are not hidden, newest first.
 pub(super) async fn list_ended(context: &Context, tenant: &Tenant) -> Result<Vec<Prompt>, StoreError> {
     let hidden = HiddenPrompts::read(context, tenant).await?;
-    let filter = Filter { state: None, tenant: Some(tenant.clone()) };
+    let filter = JobFilter { state: None, tenant: Some(tenant.clone()) };
     let (mut prompts, mut before) = (Vec::new(), None);
     loop {
         let page = context.store.jobs(filter.clone(), before, PAGE).await?;

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use remuda_core::plane::Plane;
-use remuda_store::blobs::{Blob, BlobHash};
+use remuda_store::blobs::{BlobHash, OpenBlob};
 use serde_json::{Map, Value};
 
 use super::super::path::Path;
@@ -119,7 +119,7 @@ impl NodeClassCache {
 }
 
 impl MergedClasses {
-    fn merge(from: BTreeSet<BlobHash>, blobs: Vec<Blob>) -> MergedClasses {
+    fn merge(from: BTreeSet<BlobHash>, blobs: Vec<OpenBlob>) -> MergedClasses {
         let mut classes = Map::new();
         for blob in blobs.into_iter().filter(|blob| blob.size_bytes <= INFO_BYTES_MAX) {
             let read = serde_json::from_reader(std::io::BufReader::new(blob.file));
@@ -239,7 +239,7 @@ async fn object_info(
     let tenant = caller.tenant(None)?;
     let merged = context.comfyui.node_classes.merged(context).await;
     let text = merged.to_json(only, &uploads::names(context, &tenant).await?);
-    let tag = format!("\"{}\"", BlobHash::of(text.as_bytes()).hex());
+    let tag = format!("\"{}\"", BlobHash::from_content(text.as_bytes()).hex());
     let head = [
         (header::ETAG, tag.clone()),
         (header::CACHE_CONTROL, "private, no-cache".to_owned()),

@@ -61,7 +61,7 @@ impl Prompt {
         tenant: &Tenant,
         id: &str,
     ) -> Result<Option<Prompt>, StoreError> {
-        let by_key = context.store.by_key(tenant, &idempotency_key(id)).await?;
+        let by_key = context.store.job_by_key(tenant, &idempotency_key(id)).await?;
         let Some(job) = by_key.map(|(job, _)| job).or_else(|| id.parse().ok()) else { return Ok(None) };
         let found = Prompt::read(context, job).await?;
         Ok(found.filter(|(owner, _)| owner == tenant).map(|(_, prompt)| prompt))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, Uri, header};
 use axum::response::Response;
-use remuda_comfyui::Target;
+use remuda_comfyui::ComfyuiTarget;
 use remuda_store::blobs::BlobHash;
 use reqwest::Client;
 use tracing::debug;
@@ -65,7 +65,7 @@ impl ServerProxy {
     fn client(&self) -> Option<Client> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if client.is_none() {
-            *client = remuda_net::http_client::client()
+            *client = remuda_net::http_client::client_builder()
                 .connect_timeout(CONNECT_TIMEOUT)
                 .timeout(RESPONSE_TIMEOUT)
                 .build()
@@ -75,19 +75,19 @@ impl ServerProxy {
     }
 
     /// The servers in the order in which this session tries them; unreachable ones come last.
-    fn order_servers<'t>(&self, targets: &'t [Target], headers: &HeaderMap) -> Vec<&'t Target> {
+    fn order_servers<'t>(&self, targets: &'t [ComfyuiTarget], headers: &HeaderMap) -> Vec<&'t ComfyuiTarget> {
         let mut session = Vec::new();
         for name in SESSION_HEADERS {
             session.extend(headers.get(name).map_or(&[][..], |value| value.as_bytes()));
             session.push(0);
         }
         let unreachable = self.unreachable.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_unreachable = |target: &Target| {
+        let is_unreachable = |target: &ComfyuiTarget| {
             unreachable.get(&target.url).is_some_and(|since| since.elapsed() < UNREACHABLE_FOR)
         };
         let mut order: Vec<_> = targets.iter().collect();
         order.sort_by_key(|target| {
-            let rank = BlobHash::of(&[&session[..], target.url.as_bytes()].concat()).hex();
+            let rank = BlobHash::from_content(&[&session[..], target.url.as_bytes()].concat()).hex();
             (is_unreachable(target), rank)
         });
         order
@@ -208,7 +208,8 @@ mod tests {
 
     #[test]
     fn session_keeps_its_server_while_it_answers() {
-        let targets: Vec<Target> = (1..=4).map(|n| Target::new(format!("http://server-{n}"))).collect();
+        let targets: Vec<ComfyuiTarget> =
+            (1..=4).map(|n| ComfyuiTarget::new(format!("http://server-{n}"))).collect();
         let proxy = ServerProxy::default();
         let session = |agent: &str| HeaderMap::from_iter([(header::USER_AGENT, agent.parse().unwrap())]);
         let first = |agent: &str| proxy.order_servers(&targets, &session(agent))[0].url.clone();

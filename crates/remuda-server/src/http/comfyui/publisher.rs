@@ -12,8 +12,8 @@ use remuda_core::document::{Collection, Document};
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StoredEvent;
-use remuda_store::blobs::pieces;
-use remuda_store::{Filter, StoreError};
+use remuda_store::blobs::read_chunks;
+use remuda_store::{JobFilter, StoreError};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast::error::RecvError;
@@ -196,8 +196,8 @@ impl Publisher {
             }
             bytes_left -= blob.size_bytes;
             let mut bytes = Vec::new();
-            let mut pieces = Box::pin(pieces(blob.file, 0, blob.size_bytes));
-            while let Some(Ok(piece)) = pieces.next().await {
+            let mut read_chunks = Box::pin(read_chunks(blob.file, 0, blob.size_bytes));
+            while let Some(Ok(piece)) = read_chunks.next().await {
                 bytes.extend_from_slice(&piece);
             }
             let mime = if output.name.ends_with(".png") { "image/png" } else { "image/jpeg" };
@@ -326,7 +326,7 @@ impl Publisher {
 
     async fn replay_recent_ends(&self) -> Result<(), StoreError> {
         let now = self.context.plane.clock.now();
-        let newest = self.context.store.jobs(Filter::default(), None, REPLAY_MAX).await?;
+        let newest = self.context.store.jobs(JobFilter::default(), None, REPLAY_MAX).await?;
         let mut clients = self.context.comfyui.clients.lock();
         for (accepted, life) in newest.into_iter().rev() {
             let (tenant, at) = (accepted.tenant.clone(), life.changed_at);

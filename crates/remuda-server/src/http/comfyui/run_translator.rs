@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use remuda_comfyui::outputs::{self, File};
+use remuda_comfyui::outputs::{self, OutputFile};
 use remuda_core::id::{JobId, Tenant};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -189,18 +189,18 @@ impl RunTranslator {
 }
 
 /// Files named by an `executed` message.
-fn files_of(message: &ClientMessage) -> Vec<File> {
+fn files_of(message: &ClientMessage) -> Vec<OutputFile> {
     let node = message.data["node"].as_str().unwrap_or_default();
     let outputs = json!({ node: message.data["output"] });
     to_raw_value(&outputs).map(|raw| outputs::files(&raw)).unwrap_or_default()
 }
 
-fn is_stored(file: &File, stored: &[StoredOutput]) -> bool {
-    stored.iter().any(|it| it.node == file.node && it.key == file.key && it.name == file.name())
+fn is_stored(file: &OutputFile, stored: &[StoredOutput]) -> bool {
+    stored.iter().any(|it| it.node == file.node && it.key == file.key && it.name == file.display_name())
 }
 
 /// Renames files to the names by which `/view` finds them; other fields stay.
-fn rename_files(output: &mut Value, files: &[File], job: JobId) {
+fn rename_files(output: &mut Value, files: &[OutputFile], job: JobId) {
     let lists = output.as_object_mut().into_iter().flatten();
     for (key, list) in lists {
         let mut files = files.iter().filter(|file| file.key == *key);
@@ -212,7 +212,9 @@ fn rename_files(output: &mut Value, files: &[File], job: JobId) {
             items.into_iter().filter(|item| item["filename"].as_str().is_some_and(|it| !it.is_empty()))
         {
             let (Some(file), Some(fields)) = (files.next(), item.as_object_mut()) else { continue };
-            if let Value::Object(named) = history_entry::file_ref(job, &file.node, &file.name(), &file.kind) {
+            if let Value::Object(named) =
+                history_entry::file_ref(job, &file.node, &file.display_name(), &file.kind)
+            {
                 fields.extend(named);
             }
         }

@@ -220,7 +220,7 @@ impl PromptFields {
         workflow: &RawValue,
     ) -> Result<Option<Prompt>, ComfyuiError> {
         let Some(id) = &self.id else { return Ok(None) };
-        let Some((job, _)) = context.store.by_key(tenant, &prompt::idempotency_key(id)).await? else {
+        let Some((job, _)) = context.store.job_by_key(tenant, &prompt::idempotency_key(id)).await? else {
             return Ok(None);
         };
         let Some((accepted, life)) = context.store.job(job).await? else { return Ok(None) };

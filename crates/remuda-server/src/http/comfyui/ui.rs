@@ -4,6 +4,7 @@ use std::time::UNIX_EPOCH;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use percent_encoding::percent_decode_str;
 
 use super::super::{ApiError, Context, error};
 use super::proxy;
@@ -53,7 +54,7 @@ const WELCOME: &str = "This is Remuda: a fleet of ComfyUI servers behind one add
 
 /// Finds a file inside the folder; `None` for paths that lead outside.
 fn find(folder: &std::path::Path, path: &str) -> Option<PathBuf> {
-    let path = percent_decoded(path)?;
+    let path = percent_decode_str(path).decode_utf8().ok().filter(|path| !path.contains('\0'))?;
     let path = path.trim_start_matches('/');
     let below = std::path::Path::new(if path.is_empty() { "index.html" } else { path });
     if !below.components().all(|part| matches!(part, Component::Normal(_))) {
@@ -61,21 +62,6 @@ fn find(folder: &std::path::Path, path: &str) -> Option<PathBuf> {
     }
     let found = folder.join(below).canonicalize().ok()?;
     (found.starts_with(folder.canonicalize().ok()?) && found.is_file()).then_some(found)
-}
-
-fn percent_decoded(path: &str) -> Option<String> {
-    let (mut bytes, mut rest) = (Vec::new(), path.as_bytes());
-    while let Some((&first, after)) = rest.split_first() {
-        if first == b'%' {
-            let code = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(code, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(first);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).ok().filter(|path| !path.contains('\0'))
 }
 
 async fn serve(path: PathBuf, asked: &str, headers: &HeaderMap) -> Response {

@@ -10,7 +10,7 @@ use axum::extract::{Multipart, State};
 use axum::http::StatusCode;
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::record::StateRow;
-use remuda_store::blobs::{BlobHash, Stored};
+use remuda_store::blobs::{BlobHash, StoredBlob};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ async fn apply_mask(
     tenant: &Tenant,
     original: &str,
     mask: &str,
-) -> Result<Stored, ComfyuiError> {
+) -> Result<StoredBlob, ComfyuiError> {
     let asset =
         |hash: &str| json!({ "__type": "core/ASSET", "info": { "hash": hash, "file_path": "mask.png" } });
     let graph = json!({
@@ -103,7 +103,7 @@ fn is_end(name: &str) -> bool {
     matches!(name, "job:completed" | "job:failed" | "job:cancelled")
 }
 
-async fn stored_result(context: &Context, job: JobId) -> Result<Stored, ComfyuiError> {
+async fn stored_result(context: &Context, job: JobId) -> Result<StoredBlob, ComfyuiError> {
     let failed = |why: String| {
         ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -120,5 +120,5 @@ async fn stored_result(context: &Context, job: JobId) -> Result<Stored, ComfyuiE
     let hash = outputs.first().and_then(|output| output.hash.parse::<BlobHash>().ok());
     let Some(hash) = hash else { return Err(failed("no server has done it yet".to_owned()).into()) };
     let size_bytes = context.blobs.size(hash).await?.unwrap_or(0);
-    Ok(Stored { hash, size_bytes, created: false })
+    Ok(StoredBlob { hash, size_bytes, created: false })
 }

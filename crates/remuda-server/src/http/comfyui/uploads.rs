@@ -9,7 +9,7 @@ use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
 use remuda_core::plane::PlaneEvent;
 use remuda_store::StoreError;
-use remuda_store::blobs::{BlobHash, Stored};
+use remuda_store::blobs::{BlobHash, StoredBlob};
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -79,7 +79,7 @@ fn path(folder: &str, name: &str) -> String {
 /// A received form. Its file is already stored, whatever the other fields contain.
 #[derive(Debug, Default)]
 pub(super) struct UploadForm {
-    file: Option<(String, Stored)>,
+    file: Option<(String, StoredBlob)>,
     fields: BTreeMap<String, String>,
 }
 
@@ -88,7 +88,7 @@ impl UploadForm {
     pub(super) async fn read_file(
         context: &Context,
         parts: Result<Multipart, MultipartRejection>,
-    ) -> Result<(UploadForm, FileLocation, Stored), ComfyuiError> {
+    ) -> Result<(UploadForm, FileLocation, StoredBlob), ComfyuiError> {
         let parts = parts.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
         let form = UploadForm::read(context, parts).await?;
         let Some((name, stored)) = &form.file else {
@@ -151,9 +151,9 @@ async fn read_text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, ApiEr
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn store_file(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Stored, ApiError> {
+async fn store_file(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<StoredBlob, ApiError> {
     let _permit = blobs::place(context)?;
-    let mut upload = context.blobs.begin().await?;
+    let mut upload = context.blobs.begin_upload().await?;
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| bad_form(&error))? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;
@@ -209,7 +209,7 @@ impl FileLocation {
         &self,
         context: &Context,
         tenant: &Tenant,
-        stored: &Stored,
+        stored: &StoredBlob,
         overwrite: bool,
     ) -> Result<Value, ComfyuiError> {
         let hash = stored.hash.to_string();

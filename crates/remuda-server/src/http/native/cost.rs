@@ -10,7 +10,7 @@ use remuda_core::id::JobId;
 use remuda_core::money::Money;
 use remuda_core::plane::Plane;
 use remuda_core::time::Timestamp;
-use remuda_store::Filter;
+use remuda_store::JobFilter;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -136,7 +136,7 @@ async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), Api
     let now = context.plane.clock.now();
     let mut before: Option<JobId> = None;
     for _ in 0..JOBS_MAX / PAGE {
-        let jobs = context.store.jobs(Filter::default(), before, PAGE).await?;
+        let jobs = context.store.jobs(JobFilter::default(), before, PAGE).await?;
         let recent = jobs.iter().take_while(|(accepted, _)| accepted.accepted_at >= oldest);
         for (accepted, life) in recent.clone() {
             bill.add(accepted.id, &accepted.tenant, window.cost_of(&life.attempts, now));

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use remuda_store::{BadWord, View};
+use remuda_store::{StatusView, UnknownName};
 use serde_json::{Value, json};
 
 use super::super::path::Path;
@@ -46,6 +46,6 @@ pub(in crate::http) async fn view(
     State(context): State<Context>,
     Path(name): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let view: View = name.parse().map_err(|bad: BadWord| ApiError::not_found(bad.to_string()))?;
+    let view: StatusView = name.parse().map_err(|bad: UnknownName| ApiError::not_found(bad.to_string()))?;
     Ok(Json(json!({ view.as_str(): context.store.view(view).await? })))
 }

@@ -4,11 +4,12 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use remuda_models::{PartAnswer, Request};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::base64::base64;
 use super::super::{ApiError, Caller, Context};
 use super::request_fields::{RequestFields, invalid_field};
 use super::routing::{self, ModelCall, model_error};
@@ -70,7 +71,7 @@ pub(super) async fn embed(
         let vector = truncate(vector, dimensions)?;
         let embedding = match form {
             VectorEncoding::Float => EncodedVector::Float(vector),
-            VectorEncoding::Base64 => EncodedVector::Base64(base64(&little_endian(&vector))),
+            VectorEncoding::Base64 => EncodedVector::Base64(BASE64_STANDARD.encode(&little_endian(&vector))),
         };
         data.push(EmbeddingItem { object: "embedding", index, embedding });
     }

@@ -4,11 +4,12 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use remuda_models::request::Draw;
 use remuda_models::{PartAnswer, Request};
 use serde_json::{Value, json};
 
-use super::super::base64::base64;
 use super::super::{ApiError, Caller, Context};
 use super::chat::now;
 use super::request_fields::{RequestFields, invalid_field, is_falsy};
@@ -42,7 +43,7 @@ pub(super) async fn generate(
     let mut data = Vec::new();
     for answer in pending {
         match answer.answer().await?.parts.into_iter().next() {
-            Some(PartAnswer::Drawn(png)) => data.push(json!({ "b64_json": base64(&png) })),
+            Some(PartAnswer::Drawn(png)) => data.push(json!({ "b64_json": BASE64_STANDARD.encode(&png) })),
             _ => return Err(model_error(&model, "returned something other than an image")),
         }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::{Client, Connection};
 use super::{ask, cell, money, present, rows, show};
-use remuda_config::written_duration;
+use remuda_config::parse_duration;
 use remuda_net::terminal::{escape_control, table};
 
 pub(crate) const EXAMPLES: &str = "\
@@ -22,7 +22,7 @@ Examples:
 #[derive(Debug, Args)]
 pub(crate) struct CostCommand {
     /// How far back, such as 1h or 7d; 40 days at most
-    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = written_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
     since: Duration,
     /// For whom it was
     #[arg(long, value_enum, default_value_t = By::Fleet)]

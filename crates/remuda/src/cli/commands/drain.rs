@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::client::is_not_found;
 use super::super::{Client, Connection, UsageError};
 use super::{cell, rows, show};
-use remuda_config::written_duration;
+use remuda_config::parse_duration;
 use remuda_net::terminal::escape_control;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -28,7 +28,7 @@ pub(crate) struct DrainCommand {
     #[arg(long)]
     reason: Option<String>,
     /// What it still holds by then is taken elsewhere, such as 10m; without it, as the settings say
-    #[arg(long, value_name = "DURATION", value_parser = written_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     deadline: Option<Duration>,
     /// Return when it is gone
     #[arg(long)]

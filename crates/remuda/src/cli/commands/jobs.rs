@@ -41,7 +41,7 @@ impl JobsCommand {
         show(&self.connection, &answer, || match rows(&answer, "jobs") {
             [] => self.nothing(),
             jobs => {
-                let listed = list(jobs, Clock::after(Timestamp::ZERO).now(), columns());
+                let listed = list(jobs, Clock::not_before(Timestamp::ZERO).now(), columns());
                 match answer["next"].as_str() {
                     Some(next) => format!("{listed}\n\nthere may be more: {}", self.next_page(next)),
                     None => listed,

@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::super::Client;
 use super::drawing::{self, DrawingModel};
-use remuda_config::Resolved;
+use remuda_config::ResolvedConfig;
 use remuda_server::serve::Serving;
 
 const NAMES: [&str; 3] = ["bay", "dun", "roan"];
@@ -61,7 +61,7 @@ impl DemoProcesses {
     pub(super) async fn set(painter: Option<DrawingModel>) -> anyhow::Result<DemoProcesses> {
         let folder = Folder::create()?;
         std::fs::write(folder.0.join("render.sh"), RENDER).context("cannot write the demo's renderer")?;
-        let mut resolved = Resolved::defaults(folder.0.clone());
+        let mut resolved = ResolvedConfig::defaults(folder.0.clone());
         resolved.serve.listen.set_port(0);
         hurry(&mut resolved);
         let serving = Serving::start(&resolved).await?;
@@ -200,7 +200,7 @@ impl Drop for Worker {
 }
 
 /// Everything as by default, only sooner: the demo shall be over before the coffee is cold.
-fn hurry(resolved: &mut Resolved) {
+fn hurry(resolved: &mut ResolvedConfig) {
     let settings = &mut resolved.settings;
     settings.beat_busy = Duration::from_millis(500);
     settings.suspect_after = Duration::from_millis(1200);

@@ -12,7 +12,7 @@ use super::size;
 use crate::cli::Settings;
 use crate::models::fetch::{INDEX, Stage};
 use crate::models::{Fetch, GetError, KNOWN, Outcome, Package, Presence};
-use remuda_config::nearest;
+use remuda_config::closest_name;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::table;
 
@@ -130,7 +130,7 @@ fn sources(package: &Package) -> Value {
 
 fn known(name: &str) -> Result<&'static Package, GetError> {
     KNOWN.iter().find(|package| package.name == name).ok_or_else(|| {
-        let hint = nearest(name, KNOWN.iter().map(|package| package.name))
+        let hint = closest_name(name, KNOWN.iter().map(|package| package.name))
             .or_else(|| KNOWN.iter().map(|package| package.name).find(|known| known.contains(name)))
             .map(|name| format!(" (did you mean {name}?)"));
         GetError::Unknown { name: name.to_owned(), hint: hint.unwrap_or_default() }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use remuda_config::nearest;
+use remuda_config::closest_name;
 use remuda_net::terminal::escape_control;
 
 type Members = BTreeMap<String, Box<RawValue>>;
@@ -177,7 +177,7 @@ fn raw(value: &impl Serialize) -> Box<RawValue> {
 }
 
 fn hint<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> String {
-    nearest(written, names)
+    closest_name(written, names)
         .map_or_else(|| ".".to_owned(), |name| format!(": did you mean {:?}?", escape_control(name)))
 }
 

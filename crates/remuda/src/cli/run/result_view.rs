@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn files_and_values_are_tables_and_other_results_json() {
-        let hash = BlobHash::of(b"x").to_string();
+        let hash = BlobHash::from_content(b"x").to_string();
         let output = |name: &str, size: u64| json!({ "node": "9", "key": "images", "name": name, "media": "image/png", "hash": hash, "size_bytes": size });
         let result = json!({
             "outputs": [output("a.png", 48_213), output("../b\u{1b}.png", 3)],

@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn only_a_result_with_a_list_of_files_has_files() {
-        let hash = BlobHash::of(b"x");
+        let hash = BlobHash::from_content(b"x");
         let result = json!({ "outputs": [{ "name": "../a.png", "hash": hash.to_string() }], "values": [] });
         assert_eq!(result_files(&result), Some(vec![ResultFile { name: "a.png".to_owned(), hash }]));
         assert_eq!(result_files(&json!({ "outputs": [] })), Some(Vec::new()));

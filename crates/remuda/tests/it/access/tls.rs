@@ -48,8 +48,11 @@ impl Authority {
     fn client(&self, url: &str) -> Client {
         let pem = std::fs::read(self.path()).unwrap();
         let only = reqwest::Certificate::from_pem_bundle(&pem).unwrap();
-        let http =
-            remuda_net::http_client::client().pool_max_idle_per_host(0).tls_certs_only(only).build().unwrap();
+        let http = remuda_net::http_client::client_builder()
+            .pool_max_idle_per_host(0)
+            .tls_certs_only(only)
+            .build()
+            .unwrap();
         Client { http, url: url.to_owned(), token: String::new() }
     }
 }

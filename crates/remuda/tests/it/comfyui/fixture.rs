@@ -151,7 +151,7 @@ pub(crate) async fn worker(plane: &Plane, name: &str, url: &str, more: &[&str]) 
 
 pub(crate) async fn begun(server: &Server, job: &str, attempt: u32) {
     let id = prompt_id(job, attempt);
-    let http = remuda_net::http_client::client().build().unwrap();
+    let http = remuda_net::http_client::client_builder().build().unwrap();
     wait_until(&format!("the server has begun attempt {attempt} of {job}"), async || match server {
         Server::Fake(fake) => fake.counts().executions.contains_key(&id).then_some(()),
         Server::Real(url) => {
@@ -261,7 +261,7 @@ pub(crate) async fn until_open(plane: &Plane, worker: &Worker, is_open: bool) ->
 
 /// Waits until the server has nothing to do any more.
 pub(crate) async fn until_idle(server: &Server) {
-    let http = remuda_net::http_client::client().build().unwrap();
+    let http = remuda_net::http_client::client_builder().build().unwrap();
     wait_until("the server is idle", async || {
         let (_, answer) = answered(http.get(format!("{}/prompt", server.url()))).await;
         (answer["exec_info"]["queue_remaining"] == 0).then_some(())

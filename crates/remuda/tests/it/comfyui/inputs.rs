@@ -18,7 +18,7 @@ pub(super) async fn upload(url: &str, name: &str, content: &[u8]) {
     .into_bytes();
     body.extend_from_slice(content);
     body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
-    let http = remuda_net::http_client::client().build().unwrap();
+    let http = remuda_net::http_client::client_builder().build().unwrap();
     let request = http
         .request(Method::POST, format!("{url}/upload/image"))
         .header("content-type", format!("multipart/form-data; boundary={boundary}"))

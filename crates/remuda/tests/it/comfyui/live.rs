@@ -1,6 +1,6 @@
 //! What is reported of a running job: progress, messages of its server, outputs so far.
 
-use remuda_config::{self as config, Flag};
+use remuda_config::{self as config, ConfigFlag};
 use remuda_fakes::comfyui::{Fake, Options};
 use remuda_server::live::LiveEvent;
 use remuda_server::serve::Serving;
@@ -97,7 +97,7 @@ impl Followed {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("plane").display().to_string();
         let flags = [("data", data.as_str()), ("listen", "127.0.0.1:0"), ("store", "memory:")]
-            .map(|(key, value)| Flag { key, value, name: key });
+            .map(|(key, value)| ConfigFlag { key, value, name: key });
         let serving = Serving::start(&config::load(None, [], &flags).unwrap()).await.unwrap();
         let client = Client::new(format!("http://{}", serving.address));
         let news = serving.context.events.subscribe();

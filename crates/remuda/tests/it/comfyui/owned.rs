@@ -40,14 +40,14 @@ impl Owned {
 
     /// The next prompt meets this fault.
     pub(super) async fn strike(&self, fault: &str) {
-        let http = remuda_net::http_client::client().build().unwrap();
+        let http = remuda_net::http_client::client_builder().build().unwrap();
         let order = http.post(format!("{}/fake/strike", self.url)).json(&json!({ "fault": fault }));
         let (status, answer) = answered(order).await;
         assert!(status.is_success(), "{answer}");
     }
 
     pub(super) async fn state(&self) -> Value {
-        let http = remuda_net::http_client::client().build().unwrap();
+        let http = remuda_net::http_client::client_builder().build().unwrap();
         answered(http.get(format!("{}/fake", self.url))).await.1
     }
 }

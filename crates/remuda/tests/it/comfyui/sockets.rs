@@ -1,6 +1,6 @@
 //! Sockets that close, go silent or send garbage: messages are only hints, so nothing is lost.
 
-use remuda_comfyui::{Socket, Target};
+use remuda_comfyui::{ComfyuiSocket, ComfyuiTarget};
 use remuda_fakes::comfyui::Options;
 use serde_json::{Value, json};
 
@@ -61,12 +61,12 @@ async fn duplicate_client_id_loses_nothing() {
     let stage = ComfyFixture::fake().await;
     let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
     stage.begun(&job, 1).await;
-    let http = remuda_net::http_client::client().build().unwrap();
+    let http = remuda_net::http_client::client_builder().build().unwrap();
     let (_, queue) = answered(http.get(format!("{}/queue", stage.server.url()))).await;
     let client_id = queue["queue_running"][0][3]["client_id"].as_str().unwrap().to_owned();
     // Of two sockets with one id only the newer hears anything.
-    let target = Target::new(stage.server.url());
-    let thief = Socket::connect(&target, &client_id, crate::harness::WAIT_MAX).await.unwrap();
+    let target = ComfyuiTarget::new(stage.server.url());
+    let thief = ComfyuiSocket::connect(&target, &client_id, crate::harness::WAIT_MAX).await.unwrap();
     completed_at_once(&stage.ended(&job).await);
     stage.ran_once(&job).await;
     drop(thief);
@@ -94,7 +94,7 @@ async fn progress_is_monotonic_and_own() {
     let mut events = Stream::open(&stage, "", None).await;
     // Another user's prompt runs first; without a client id its progress is sent to every socket.
     let foreign = json!({ "prompt": picture(9).sleep(1.0, 10).saved() });
-    let http = remuda_net::http_client::client().build().unwrap();
+    let http = remuda_net::http_client::client_builder().build().unwrap();
     let (status, answer) = answered(http.post(format!("{}/prompt", stage.server.url())).json(&foreign)).await;
     assert!(status.is_success(), "{answer}");
     let job = stage.submit(picture(1).fault("duplicate").sleep(1.5, 15).saved()).await;

@@ -33,7 +33,7 @@ impl Account {
         let mut process = Process::start("the account", &mut command);
         let ready: Value = serde_json::from_str(&process.line("url").await.unwrap()).unwrap();
         let text = |key: &str| ready[key].as_str().unwrap().to_owned();
-        let http = remuda_net::http_client::client().build().unwrap();
+        let http = remuda_net::http_client::client_builder().build().unwrap();
         Account { url: text("url"), control: text("control"), _process: process, http }
     }
 

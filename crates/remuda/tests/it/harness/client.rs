@@ -16,7 +16,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(url: String) -> Client {
         // A connection for each request: none is left over from a plane that was killed meanwhile.
-        let http = remuda_net::http_client::client().pool_max_idle_per_host(0).build().unwrap();
+        let http = remuda_net::http_client::client_builder().pool_max_idle_per_host(0).build().unwrap();
         Client { http, url, token: String::new() }
     }
 
