@@ -6,9 +6,10 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use remuda_models::request::{Chat, Draw, Message, Sampling};
+use remuda_models::request::{Chat, ChatMessage, ImagePrompt, Sampling};
 use remuda_models::{
-    Call, Capability, Device, ModelSpec, PartAnswer, Pool, PoolSettings, Request, child, engines,
+    CallOptions, Capability, Device, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer,
+    child, engines,
 };
 
 const ROUNDS: usize = 5;
@@ -40,13 +41,13 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// One copy, in what its engine advises, asked the same thing again and again.
 fn tried(spec: ModelSpec) -> Result<PartAnswer, Box<dyn Error>> {
-    let pool = Pool::start(PoolSettings::default(), engines());
+    let pool = ModelPool::start(ModelPoolSettings::default(), engines());
     let found = pool.add(spec)?;
     let (device, architecture) = (found.device, &found.architecture);
     println!("{device}: {architecture}, {} MiB a copy, by {:?}", found.memory_bytes >> 20, found.isolation);
     let ask = || -> Result<(PartAnswer, Duration), Box<dyn Error>> {
         let began = Instant::now();
-        let answer = pool.call("it", question(found.capability)?, Call::default())?.wait()?;
+        let answer = pool.call("it", question(found.capability)?, CallOptions::default())?.wait()?;
         let part = answer.parts.into_iter().next().ok_or("an answer without parts")?;
         Ok((part, began.elapsed()))
     };
@@ -73,15 +74,15 @@ fn tried(spec: ModelSpec) -> Result<PartAnswer, Box<dyn Error>> {
     Ok(answer)
 }
 
-fn question(capability: Capability) -> Result<Request, String> {
+fn question(capability: Capability) -> Result<ModelRequest, String> {
     match capability {
         Capability::TextToText => {
             let content = "Tell me about wild horses.".to_owned();
-            let messages = vec![Message { role: "user".to_owned(), content }];
+            let messages = vec![ChatMessage { role: "user".to_owned(), content }];
             let sampling = Sampling { tokens_max: Some(TOKENS), ..Sampling::default() };
-            Ok(Request::TextToText(Chat { messages, sampling }))
+            Ok(ModelRequest::TextToText(Chat { messages, sampling }))
         }
-        Capability::TextToImage => Ok(Request::TextToImage(Draw {
+        Capability::TextToImage => Ok(ModelRequest::TextToImage(ImagePrompt {
             prompt: "a rocket on a black background".to_owned(),
             negative_prompt: String::new(),
             size: None,
@@ -100,7 +101,7 @@ fn difference(known: &PartAnswer, answer: &PartAnswer) -> Result<String, Box<dyn
             let same = pairs.take_while(|(known, said)| known == said).count();
             format!("the first {same} of {} letters are the same", known.text.chars().count())
         }
-        (PartAnswer::Drawn(known), PartAnswer::Drawn(png)) => {
+        (PartAnswer::Image(known), PartAnswer::Image(png)) => {
             let [known, drawn] =
                 [known, png].map(|file| image::load_from_memory(file).map(|it| it.to_rgb8()));
             let (known, drawn) = (known?.into_raw(), drawn?.into_raw());

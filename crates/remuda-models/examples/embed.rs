@@ -4,19 +4,19 @@ use std::error::Error;
 use std::io;
 
 use remuda_models::engine::engines;
-use remuda_models::{Beacon, Model, ModelSpec, PartAnswer, Precision, Request};
+use remuda_models::{Beacon, LoadedModel, ModelRequest, ModelSpec, PartAnswer, Precision};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut words = std::env::args().skip(1);
-    let mut spec = ModelSpec::new("embed", words.next().ok_or("name the model's folder")?);
-    if words.next().is_some_and(|word| word == "int8") {
+    let mut tokenizer = std::env::args().skip(1);
+    let mut spec = ModelSpec::new("embed", tokenizer.next().ok_or("name the model's folder")?);
+    if tokenizer.next().is_some_and(|word| word == "int8") {
         spec.precision = Precision::Int8;
     }
     let (engine, found) = engines().find(&spec)?;
     eprintln!("{found:?}");
     let texts: Vec<String> = serde_json::from_reader(io::stdin())?;
-    let parts = engine.prepare(&spec)?.prepare(Request::TextEmbedding { texts })?;
-    let mut model: Model = engine.load(&spec, &Beacon::default())?;
+    let parts = engine.prepare(&spec)?.prepare(ModelRequest::TextEmbedding { texts })?;
+    let mut model: LoadedModel = engine.load(&spec, &Beacon::default())?;
     let answers = model.answer(&parts, &Beacon::default(), &mut |_| {})?;
     let vectors = answers.into_iter().filter_map(|answer| match answer {
         PartAnswer::Vector(vector) => Some(vector),

@@ -4,12 +4,12 @@ use std::error::Error;
 use std::time::Duration;
 
 use remuda_models::engine::engines;
-use remuda_models::{Beacon, ModelSpec, Part, Precision};
+use remuda_models::{Beacon, ModelSpec, Precision, RequestPart};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut words = std::env::args().skip(1);
-    let folder = words.next().ok_or("name the model's folder")?;
-    let threads = words.next().map_or(Ok(1), |word| word.parse())?;
+    let mut tokenizer = std::env::args().skip(1);
+    let folder = tokenizer.next().ok_or("name the model's folder")?;
+    let threads = tokenizer.next().map_or(Ok(1), |word| word.parse())?;
     for precision in [Precision::Native, Precision::Int8] {
         let mut spec = ModelSpec::new("embed", &folder);
         spec.precision = precision;
@@ -32,9 +32,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn batches() -> Vec<(String, Vec<Part>)> {
-    let text =
-        |length: usize| Part::Tokens((0..length).map(|at| 1000 + (at as u32 * 7919) % 20_000).collect());
+fn batches() -> Vec<(String, Vec<RequestPart>)> {
+    let text = |length: usize| {
+        RequestPart::Tokens((0..length).map(|at| 1000 + (at as u32 * 7919) % 20_000).collect())
+    };
     let mut batches = Vec::new();
     for length in [32, 128] {
         for size in [1, 8, 32] {

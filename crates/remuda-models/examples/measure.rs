@@ -7,15 +7,17 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use remuda_models::fake::Fake;
-use remuda_models::{Call, Engines, ModelSnapshot, ModelSpec, Pool, PoolSettings, Request, Ticket};
+use remuda_models::fake::FakeEngine;
+use remuda_models::{
+    CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSnapshot, ModelSpec, PendingAnswer,
+};
 use rustix::process::{Pid, Signal, kill_process};
 
 const ROUNDS: usize = 30;
 
 fn main() -> io::Result<()> {
     if std::env::args().nth(1).as_deref() == Some("pool-copy") {
-        return remuda_models::child::run(&Engines::default().with(Fake));
+        return remuda_models::child::run(&Engines::default().with(FakeEngine));
     }
     std::panic::set_hook(Box::new(|_| {}));
     let folder = std::env::temp_dir().join(format!("measure-{}", std::process::id()));
@@ -44,10 +46,10 @@ fn say(what: &str, mut times: Vec<Duration>) {
 }
 
 /// A pool with so many copies of one stand-in, each of which has answered once.
-fn pool(folder: &Path, kind: &str, copies: u32, settings: PoolSettings) -> io::Result<Pool> {
+fn pool(folder: &Path, kind: &str, copies: u32, settings: ModelPoolSettings) -> io::Result<ModelPool> {
     let path = folder.join(kind).with_extension("fake");
     std::fs::write(&path, format!("text_embedding\nisolation = {kind}\ndimensions = 384"))?;
-    let pool = Pool::start(settings, Engines::default().with(Fake));
+    let pool = ModelPool::start(settings, Engines::default().with(FakeEngine));
     pool.add(ModelSpec { copies, ..ModelSpec::new("m", path) }).map_err(io::Error::other)?;
     let is_ready = |model: &ModelSnapshot| {
         model.copies.iter().filter(|copy| copy.state == "ready").count() == copies as usize
@@ -59,13 +61,13 @@ fn pool(folder: &Path, kind: &str, copies: u32, settings: PoolSettings) -> io::R
     Ok(pool)
 }
 
-fn ask(pool: &Pool, texts: &[&str]) -> io::Result<Ticket> {
+fn ask(pool: &ModelPool, texts: &[&str]) -> io::Result<PendingAnswer> {
     let texts = texts.iter().map(|text| (*text).to_owned()).collect();
-    pool.call("m", Request::TextEmbedding { texts }, Call::default()).map_err(io::Error::other)
+    pool.call("m", ModelRequest::TextEmbedding { texts }, CallOptions::default()).map_err(io::Error::other)
 }
 
 /// How long it takes until that is so.
-fn until(pool: &Pool, is_so: impl Fn(&ModelSnapshot) -> bool) -> Duration {
+fn until(pool: &ModelPool, is_so: impl Fn(&ModelSnapshot) -> bool) -> Duration {
     let began = Instant::now();
     while !is_so(&pool.snapshot().models[0]) {
         std::thread::yield_now();
@@ -73,7 +75,7 @@ fn until(pool: &Pool, is_so: impl Fn(&ModelSnapshot) -> bool) -> Duration {
     began.elapsed()
 }
 
-fn kill(pool: &Pool) {
+fn kill(pool: &ModelPool) {
     let pid = pool.snapshot().models[0].copies[0].pid.and_then(|pid| i32::try_from(pid).ok());
     if let Some(pid) = pid.and_then(Pid::from_raw) {
         kill_process(pid, Signal::KILL).expect("it is ours, and not reaped yet");
@@ -81,7 +83,7 @@ fn kill(pool: &Pool) {
 }
 
 fn panic_seen(folder: &Path) -> io::Result<Duration> {
-    let pool = pool(folder, "thread", 2, PoolSettings::default())?;
+    let pool = pool(folder, "thread", 2, ModelPoolSettings::default())?;
     // With the way to the copy, as nobody outside knows when it panics.
     let began = Instant::now();
     let ticket = ask(&pool, &["!panic"])?;
@@ -92,14 +94,14 @@ fn panic_seen(folder: &Path) -> io::Result<Duration> {
 }
 
 fn kill_seen(folder: &Path) -> io::Result<Duration> {
-    let pool = pool(folder, "process", 2, PoolSettings::default())?;
+    let pool = pool(folder, "process", 2, ModelPoolSettings::default())?;
     kill(&pool);
     Ok(until(&pool, |model| model.deaths.contains_key("exited")))
 }
 
 /// From the death to the last answer.
 fn last_dies(folder: &Path, kind: &str) -> io::Result<Duration> {
-    let pool = pool(folder, kind, 1, PoolSettings { deaths_max: 1, ..PoolSettings::default() })?;
+    let pool = pool(folder, kind, 1, ModelPoolSettings { deaths_max: 1, ..ModelPoolSettings::default() })?;
     let running = ask(&pool, &["!busy 20"])?;
     let waiting = ["!broken"].into_iter().chain(std::iter::repeat_n("text", 99));
     let waiting = waiting.map(|text| ask(&pool, &[text])).collect::<io::Result<Vec<_>>>()?;
@@ -112,7 +114,7 @@ fn last_dies(folder: &Path, kind: &str) -> io::Result<Duration> {
 }
 
 fn next_answer(folder: &Path) -> io::Result<Duration> {
-    let pool = pool(folder, "process", 1, PoolSettings::default())?;
+    let pool = pool(folder, "process", 1, ModelPoolSettings::default())?;
     let began = Instant::now();
     kill(&pool);
     until(&pool, |model| model.deaths.contains_key("exited"));
@@ -122,7 +124,7 @@ fn next_answer(folder: &Path) -> io::Result<Duration> {
 
 fn round_trip(folder: &Path, kind: &str) -> io::Result<Duration> {
     const CALLS: u32 = 2_000;
-    let pool = pool(folder, kind, 1, PoolSettings::default())?;
+    let pool = pool(folder, kind, 1, ModelPoolSettings::default())?;
     let texts = ["a text of some thirty-two letters"; 8];
     let began = Instant::now();
     for _ in 0..CALLS {

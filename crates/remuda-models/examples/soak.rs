@@ -9,8 +9,10 @@ use std::io;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use remuda_models::fake::Fake;
-use remuda_models::{Call, Engines, ModelSpec, Pool, PoolSettings, Request, Ticket};
+use remuda_models::fake::FakeEngine;
+use remuda_models::{
+    CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PendingAnswer,
+};
 
 /// A sixth of what is allowed by default, to be harder than life.
 const STALL_MAX: Duration = Duration::from_secs(5);
@@ -19,7 +21,8 @@ fn main() -> io::Result<ExitCode> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
         Some("pool-copy") => {
-            return remuda_models::child::run(&Engines::default().with(Fake)).map(|()| ExitCode::SUCCESS);
+            return remuda_models::child::run(&Engines::default().with(FakeEngine))
+                .map(|()| ExitCode::SUCCESS);
         }
         Some("hog") => loop {
             std::hint::spin_loop();
@@ -52,8 +55,8 @@ impl Drop for Hog {
 fn soak(time: Duration, job_seconds: u64) -> io::Result<u64> {
     let folder = std::env::temp_dir().join(format!("soak-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
-    let settings = PoolSettings { stall_max: STALL_MAX, ..PoolSettings::default() };
-    let pool = Pool::start(settings, Engines::default().with(Fake));
+    let settings = ModelPoolSettings { stall_max: STALL_MAX, ..ModelPoolSettings::default() };
+    let pool = ModelPool::start(settings, Engines::default().with(FakeEngine));
     for kind in ["thread", "process"] {
         let path = folder.join(kind).with_extension("fake");
         std::fs::write(&path, format!("text_embedding\nisolation = {kind}"))?;
@@ -94,7 +97,7 @@ fn soak(time: Duration, job_seconds: u64) -> io::Result<u64> {
     Ok(deaths + failed)
 }
 
-fn ask(pool: &Pool, model: &str, seconds: u64) -> io::Result<Ticket> {
-    let request = Request::TextEmbedding { texts: vec![format!("!spin {}", seconds * 1000)] };
-    pool.call(model, request, Call::default()).map_err(io::Error::other)
+fn ask(pool: &ModelPool, model: &str, seconds: u64) -> io::Result<PendingAnswer> {
+    let request = ModelRequest::TextEmbedding { texts: vec![format!("!spin {}", seconds * 1000)] };
+    pool.call(model, request, CallOptions::default()).map_err(io::Error::other)
 }

@@ -8,14 +8,14 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::beacon::Beacon;
-use crate::failure::{LoadError, PoolError};
-use crate::model::Model;
-use crate::request::{Part, Request};
+use crate::failure::{LoadError, ModelError};
+use crate::model::LoadedModel;
+use crate::request::{ModelRequest, RequestPart};
 use crate::spec::{Capability, Device, Isolation, ModelSpec};
 
 /// What an engine found at a model's path. Only names and headers were read for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Found {
+pub struct ModelInfo {
     pub engine: &'static str,
     pub capability: Capability,
     /// Such as `bert` or `llama`, with what tells it from its siblings.
@@ -33,7 +33,7 @@ pub struct Found {
     pub notes: Vec<String>,
 }
 
-impl Found {
+impl ModelInfo {
     /// As it was asked for, or why not.
     fn on(self, spec: &ModelSpec) -> Result<Self, LoadError> {
         let Some(device) = spec.device.filter(|device| *device != self.device) else { return Ok(self) };
@@ -51,10 +51,10 @@ pub trait Backend: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 
     /// What lies at the model's path, or nothing if it is not for this engine. An error if it is, and cannot be used.
-    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError>;
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<ModelInfo>, LoadError>;
 
     /// Reads the model into memory, stepping the beacon as it goes.
-    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError>;
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError>;
 
     /// What prepares requests for it, on their callers' threads.
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError>;
@@ -87,11 +87,11 @@ impl Batching {
 
 /// Turns requests into parts. Shared by all callers; what is slow and needs no model belongs here.
 pub trait Prepare: Send + Sync {
-    /// Refuses with [`PoolError::Input`] what the model could not answer.
-    fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError>;
+    /// Refuses with [`ModelError::Input`] what the model could not answer.
+    fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError>;
 
     /// The question by which a copy proves itself; the same copy of the same files always answers it alike.
-    fn golden(&self) -> Part;
+    fn golden(&self) -> RequestPart;
 }
 
 /// The engines there are; the first that finds something at a path has it.
@@ -105,7 +105,7 @@ impl Engines {
     }
 
     /// Who can load it, and what it is.
-    pub fn find(&self, spec: &ModelSpec) -> Result<(Arc<dyn Backend>, Found), LoadError> {
+    pub fn find(&self, spec: &ModelSpec) -> Result<(Arc<dyn Backend>, ModelInfo), LoadError> {
         if !spec.path.exists() {
             let what = "file or folder".to_owned();
             return Err(LoadError::Missing { path: spec.path.clone(), what, hint: String::new() });

@@ -24,9 +24,9 @@ use self::frame::{FromChild, ToChild};
 use crate::backend::Engines;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
-use crate::model::Model;
+use crate::model::LoadedModel;
 use crate::pool::message;
-use crate::request::Part;
+use crate::request::RequestPart;
 use crate::spec::ModelSpec;
 
 /// Serves one model to the process that started this one, over its standard input, until that ends. What a program does
@@ -103,16 +103,16 @@ impl Copy {
         };
         self.tell(&FromChild::Loaded)?;
         while let Ok(ToChild::Work { run, parts }) = orders.recv() {
-            let batch: Vec<Part> = parts.into_iter().map(Arc::unwrap_or_clone).collect();
+            let batch: Vec<RequestPart> = parts.into_iter().map(Arc::unwrap_or_clone).collect();
             self.begin(run);
-            let mut say = |piece| drop(self.tell(&FromChild::Piece { run, piece }));
+            let mut say = |piece| drop(self.tell(&FromChild::AnswerUpdate { run, piece }));
             let outcome = model.answer(&batch, &self.beacon, &mut say);
             self.tell(&FromChild::Done { run, outcome })?;
         }
         Ok(())
     }
 
-    fn load(&self, engines: &Engines, spec: &ModelSpec) -> Result<Model, LoadError> {
+    fn load(&self, engines: &Engines, spec: &ModelSpec) -> Result<LoadedModel, LoadError> {
         let (backend, _) = engines.find(spec)?;
         backend.load(spec, &self.beacon)
     }

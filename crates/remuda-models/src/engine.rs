@@ -3,7 +3,7 @@
 #[cfg(feature = "rten")]
 pub mod bert;
 #[cfg(feature = "candle")]
-mod card;
+mod candle_device;
 #[cfg(feature = "gguf")]
 mod chat;
 #[cfg(feature = "candle")]
@@ -11,11 +11,11 @@ pub mod diffusion;
 #[cfg(feature = "gguf")]
 mod gguf;
 #[cfg(feature = "rten")]
+mod image_model;
+#[cfg(feature = "rten")]
 mod ocr;
 #[cfg(feature = "rten")]
 pub mod onnx;
-#[cfg(feature = "rten")]
-mod sight;
 
 use crate::backend::Engines;
 
@@ -25,7 +25,7 @@ pub fn engines() -> Engines {
     #[cfg(feature = "rten")]
     let engines = engines.with(bert::Bert).with(onnx::Onnx);
     #[cfg(feature = "gguf")]
-    let engines = engines.with(chat::Chats);
+    let engines = engines.with(chat::ChatEngine);
     #[cfg(feature = "candle")]
     let engines = engines.with(diffusion::Diffusion);
     engines

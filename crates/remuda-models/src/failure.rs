@@ -42,7 +42,7 @@ impl From<Stopped> for LoadError {
 
 /// Why a copy has no answer to what it was given.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Failure {
+pub enum InferenceError {
     #[error("told to stop")]
     Stopped,
     /// It would fail everywhere.
@@ -58,15 +58,15 @@ pub enum Failure {
     Poisoned(String),
 }
 
-impl From<Stopped> for Failure {
+impl From<Stopped> for InferenceError {
     fn from(_: Stopped) -> Self {
-        Failure::Stopped
+        InferenceError::Stopped
     }
 }
 
 /// Why a caller has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PoolError {
+pub enum ModelError {
     #[error("there is no model called {model}; there are: {known}")]
     UnknownModel { model: String, known: String },
     #[error("{model} does {can}, not {asked}")]
@@ -82,10 +82,10 @@ pub enum PoolError {
     #[error("cancelled")]
     Cancelled,
     #[error("{model}: {failure}")]
-    Failed { model: String, failure: Failure },
+    Failed { model: String, failure: InferenceError },
     /// Words of it were given out already, so there is nothing to put right.
     #[error("{model} began the answer anew after its copy had ended, and it became another text: ask again")]
-    Differs { model: String },
+    Diverged { model: String },
     #[error("the pool is closing")]
     Closing,
 }

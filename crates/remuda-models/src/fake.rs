@@ -1,68 +1,70 @@
 //! A stand-in for an engine: loads `*.fake` files in no time, answers the same question always alike, and breaks where a
 //! text or its file asks for it. What supervision promises is tested on it; what engines compute is tested on engines.
 //!
-//! The file says what the model does and how it misbehaves ([`Habits`]); a text says `!panic`, `!busy 500` and so on
-//! ([`Mishap`]). In a conversation it happens after what stands before it was said, and if anybody is left to, what
+//! The file says what the model does and how it misbehaves ([`FakeConfig`]); a text says `!panic`, `!busy 500` and so on
+//! ([`InjectedFault`]). In a conversation it happens after what stands before it was said, and if anybody is left to, what
 //! stands behind it is said as well.
 
-mod drawing;
-mod habits;
-mod mishap;
+mod config;
+mod fault;
+mod image;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use self::habits::Habits;
-pub use self::mishap::Mishap;
-use crate::backend::{Backend, Found, Prepare};
+pub use self::config::FakeConfig;
+pub use self::fault::InjectedFault;
+use crate::backend::{Backend, ModelInfo, Prepare};
 use crate::beacon::Beacon;
-use crate::failure::{Failure, LoadError, PoolError};
-use crate::model::{Model, TextEmbedding, TextToText};
-use crate::request::{Chat, Finish, Generated, Message, Part, Piece, Request, Sampling};
+use crate::failure::{InferenceError, LoadError, ModelError};
+use crate::model::{LoadedModel, TextEmbedding, TextToText};
+use crate::request::{
+    AnswerUpdate, Chat, ChatMessage, FinishReason, GeneratedText, ModelRequest, RequestPart, Sampling,
+};
 use crate::spec::{Capability, Device, ModelSpec};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fake;
+pub struct FakeEngine;
 
-impl Backend for Fake {
+impl Backend for FakeEngine {
     fn name(&self) -> &'static str {
         "fake"
     }
 
-    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<ModelInfo>, LoadError> {
         if spec.path.extension().is_none_or(|extension| extension != "fake") {
             return Ok(None);
         }
-        let habits = Habits::read(&spec.path)?;
-        Ok(Some(Found {
+        let config = FakeConfig::read(&spec.path)?;
+        Ok(Some(ModelInfo {
             engine: self.name(),
-            capability: habits.capability,
+            capability: config.capability,
             architecture: "fake".to_owned(),
             files: vec![spec.path.clone()],
             device: Device::Cpu,
             device_bytes: None,
-            memory_bytes: habits.memory_bytes,
-            isolation: habits.isolation,
+            memory_bytes: config.memory_bytes,
+            isolation: config.isolation,
             notes: Vec::new(),
         }))
     }
 
-    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError> {
         beacon.step()?;
-        let habits = Habits::read(&spec.path)?;
-        habits.load(&spec.path, beacon)?;
-        let weights = vec![1; usize::try_from(habits.weights_bytes).unwrap_or(0)];
-        let capability = habits.capability;
-        let echo = Echo { path: spec.path.clone(), habits, answered: 0, weights };
+        let config = FakeConfig::read(&spec.path)?;
+        config.load(&spec.path, beacon)?;
+        let weights = vec![1; usize::try_from(config.weights_bytes).unwrap_or(0)];
+        let capability = config.capability;
+        let echo = Echo { path: spec.path.clone(), config, answered: 0, weights };
         match capability {
-            Capability::TextToText => Ok(Model::TextToText(Box::new(echo))),
-            Capability::TextToImage => Ok(Model::TextToImage(Box::new(echo))),
-            _ => Ok(Model::TextEmbedding(Box::new(echo))),
+            Capability::TextToText => Ok(LoadedModel::TextToText(Box::new(echo))),
+            Capability::TextToImage => Ok(LoadedModel::TextToImage(Box::new(echo))),
+            _ => Ok(LoadedModel::TextEmbedding(Box::new(echo))),
         }
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        Ok(Arc::new(Letters(Habits::read(&spec.path)?.capability)))
+        Ok(Arc::new(Letters(FakeConfig::read(&spec.path)?.capability)))
     }
 }
 
@@ -71,33 +73,33 @@ impl Backend for Fake {
 struct Letters(Capability);
 
 impl Prepare for Letters {
-    fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError> {
+    fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError> {
         match request {
-            Request::TextEmbedding { texts } => {
-                Ok(texts.iter().map(|text| Part::Tokens(letters(text))).collect())
+            ModelRequest::TextEmbedding { texts } => {
+                Ok(texts.iter().map(|text| RequestPart::Tokens(letters(text))).collect())
             }
-            Request::TextToText(chat) => Ok(vec![prompt(&chat)]),
-            Request::TextToImage(draw) => Ok(vec![Part::Draw(draw)]),
-            _ => Err(PoolError::Input("the stand-in sees nothing".to_owned())),
+            ModelRequest::TextToText(chat) => Ok(vec![prompt(&chat)]),
+            ModelRequest::TextToImage(draw) => Ok(vec![RequestPart::GenerateImage(draw)]),
+            _ => Err(ModelError::Input("the stand-in sees nothing".to_owned())),
         }
     }
 
-    fn golden(&self) -> Part {
+    fn golden(&self) -> RequestPart {
         let content = "golden".to_owned();
         match self.0 {
             Capability::TextToText => prompt(&Chat {
-                messages: vec![Message { role: "user".to_owned(), content }],
+                messages: vec![ChatMessage { role: "user".to_owned(), content }],
                 sampling: Sampling::default(),
             }),
-            Capability::TextToImage => Part::Draw(drawing::golden(content)),
-            _ => Part::Tokens(letters(&content)),
+            Capability::TextToImage => RequestPart::GenerateImage(image::golden(content)),
+            _ => RequestPart::Tokens(letters(&content)),
         }
     }
 }
 
-fn prompt(chat: &Chat) -> Part {
+fn prompt(chat: &Chat) -> RequestPart {
     let last = chat.messages.last().map(|message| letters(&message.content)).unwrap_or_default();
-    Part::Prompt { tokens: last, sampling: chat.sampling.clone() }
+    RequestPart::Prompt { tokens: last, sampling: chat.sampling.clone() }
 }
 
 fn letters(text: &str) -> Vec<u32> {
@@ -111,7 +113,7 @@ fn text(letters: &[u32]) -> String {
 #[derive(Debug)]
 struct Echo {
     path: PathBuf,
-    habits: Habits,
+    config: FakeConfig,
     answered: u64,
     /// Takes memory and is good for nothing else.
     weights: Vec<u8>,
@@ -121,9 +123,9 @@ impl Echo {
     /// Of length 1, and another for another text.
     fn vector(&mut self, text: &[u32]) -> Vec<f32> {
         self.answered += 1;
-        let mut sums = vec![f32::from(self.weights.first().copied().unwrap_or(1)); self.habits.dimensions];
+        let mut sums = vec![f32::from(self.weights.first().copied().unwrap_or(1)); self.config.dimensions];
         for (place, letter) in text.iter().enumerate() {
-            sums[place % self.habits.dimensions] += (letter % 97) as f32;
+            sums[place % self.config.dimensions] += (letter % 97) as f32;
         }
         let length = sums.iter().map(|number| number * number).sum::<f32>().sqrt();
         if self.is_wrong() {
@@ -133,24 +135,24 @@ impl Echo {
     }
 
     fn is_wrong(&self) -> bool {
-        self.habits.wrong_after.is_some_and(|after| self.answered > after)
+        self.config.wrong_after.is_some_and(|after| self.answered > after)
     }
 }
 
 impl TextEmbedding for Echo {
-    fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, Failure> {
-        mishap::is_usable(&self.path)?;
+    fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, InferenceError> {
+        fault::is_usable(&self.path)?;
         let mut vectors = Vec::new();
         for letters in texts {
             beacon.step()?;
-            let mishap = Mishap::find(&text(letters)).map(|(_, mishap, _)| mishap);
-            match mishap {
-                Some(Mishap::Empty) => vectors.push(Vec::new()),
-                Some(Mishap::Short) => vectors.push(vec![1.0]),
-                Some(Mishap::NaN) => vectors.push(vec![f32::NAN; self.habits.dimensions]),
-                Some(Mishap::Missing) => {}
+            let fault = InjectedFault::find(&text(letters)).map(|(_, fault, _)| fault);
+            match fault {
+                Some(InjectedFault::Empty) => vectors.push(Vec::new()),
+                Some(InjectedFault::Short) => vectors.push(vec![1.0]),
+                Some(InjectedFault::NaN) => vectors.push(vec![f32::NAN; self.config.dimensions]),
+                Some(InjectedFault::Missing) => {}
                 other => {
-                    other.map_or(Ok(()), |mishap| mishap.happen(&self.path, beacon))?;
+                    other.map_or(Ok(()), |fault| fault.happen(&self.path, beacon))?;
                     vectors.push(self.vector(letters));
                 }
             }
@@ -165,38 +167,38 @@ impl TextToText for Echo {
         prompt: &[u32],
         sampling: &Sampling,
         beacon: &Beacon,
-        say: &mut dyn FnMut(Piece),
-    ) -> Result<Generated, Failure> {
-        mishap::is_usable(&self.path)?;
+        say: &mut dyn FnMut(AnswerUpdate),
+    ) -> Result<GeneratedText, InferenceError> {
+        fault::is_usable(&self.path)?;
         self.answered += 1;
         let whole = text(prompt);
         let mut left = sampling.tokens_max.map_or(usize::MAX, |max| max as usize);
-        let (mut text, mut finish) = (String::new(), Finish::Stop);
+        let (mut text, mut finish) = (String::new(), FinishReason::Stop);
         let mut speak = |words: &str, text: &mut String| {
             for letter in words.chars() {
                 if left == 0 {
-                    finish = Finish::Length;
+                    finish = FinishReason::Length;
                     break;
                 }
                 left -= 1;
                 beacon.step()?;
                 text.push(if self.is_wrong() { '?' } else { letter });
-                say(Piece::Text(letter.to_string()));
+                say(AnswerUpdate::Text(letter.to_string()));
             }
-            Ok::<(), Failure>(())
+            Ok::<(), InferenceError>(())
         };
         let mut rest = whole.as_str();
-        while let Some((before, mishap, after)) = Mishap::find(rest) {
+        while let Some((before, fault, after)) = InjectedFault::find(rest) {
             speak(before, &mut text)?;
-            match mishap {
-                Mishap::Empty => text.clear(),
-                mishap => mishap.happen(&self.path, beacon)?,
+            match fault {
+                InjectedFault::Empty => text.clear(),
+                fault => fault.happen(&self.path, beacon)?,
             }
-            speak(&mishap.words(sampling), &mut text)?;
+            speak(&fault.words(sampling), &mut text)?;
             rest = after;
         }
         speak(rest, &mut text)?;
         let tokens = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
-        Ok(Generated { text, finish, tokens })
+        Ok(GeneratedText { text, finish, tokens })
     }
 }

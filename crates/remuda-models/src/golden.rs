@@ -7,40 +7,44 @@
 mod pixels;
 
 use self::pixels::Pixels;
-use crate::request::{Part, PartAnswer};
+use crate::request::{PartAnswer, RequestPart};
 
 /// How far two vectors of length 1 may be apart that are the same. Threads and kernels round differently; wrong weights
 /// are further off by far.
 const DISTANCE_MAX: f32 = 1e-3;
 
 /// Why this cannot be the answer to that part.
-pub(crate) fn flaw(part: &Part, answer: &PartAnswer, reference: Option<&PartAnswer>) -> Option<String> {
+pub(crate) fn flaw(
+    part: &RequestPart,
+    answer: &PartAnswer,
+    reference: Option<&PartAnswer>,
+) -> Option<String> {
     match (part, answer) {
-        (Part::Tokens(_), PartAnswer::Vector(vector)) => {
+        (RequestPart::Tokens(_), PartAnswer::Vector(vector)) => {
             let length = match reference {
                 Some(PartAnswer::Vector(known)) => Some(known.len()),
                 _ => None,
             };
             flaw_of(vector, length)
         }
-        (Part::Picture(_), PartAnswer::Picture(embedded)) => {
+        (RequestPart::EmbedImage(_), PartAnswer::ImageVector(embedded)) => {
             let length = match reference {
-                Some(PartAnswer::Picture(known)) => Some(known.vector.len()),
+                Some(PartAnswer::ImageVector(known)) => Some(known.vector.len()),
                 _ => None,
             };
             flaw_of(&embedded.vector, length)
         }
-        (Part::Prompt { sampling, .. }, PartAnswer::Text(text)) => {
+        (RequestPart::Prompt { sampling, .. }, PartAnswer::Text(text)) => {
             let is_empty = text.text.is_empty() && text.tokens == 0 && sampling.tokens_max != Some(0);
             is_empty.then(|| "an empty text".to_owned())
         }
         // A picture without a word in it has no words in its answer.
-        (Part::Look(_), PartAnswer::Seen(_)) => None,
-        (Part::Draw(_), PartAnswer::Drawn(png)) => {
+        (RequestPart::Recognize(_), PartAnswer::Recognized(_)) => None,
+        (RequestPart::GenerateImage(_), PartAnswer::Image(png)) => {
             (!png.starts_with(b"\x89PNG")).then(|| format!("{} bytes that are no PNG", png.len()))
         }
-        (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Seen(_)) => Some(KIND.to_owned()),
-        (_, PartAnswer::Picture(_) | PartAnswer::Drawn(_)) => Some(KIND.to_owned()),
+        (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Recognized(_)) => Some(KIND.to_owned()),
+        (_, PartAnswer::ImageVector(_) | PartAnswer::Image(_)) => Some(KIND.to_owned()),
     }
 }
 
@@ -61,15 +65,17 @@ fn flaw_of(vector: &[f32], length: Option<usize>) -> Option<String> {
 pub(crate) fn difference(known: &PartAnswer, answer: &PartAnswer) -> Option<String> {
     match (known, answer) {
         (PartAnswer::Vector(known), PartAnswer::Vector(vector)) => apart(known, vector),
-        (PartAnswer::Picture(known), PartAnswer::Picture(embedded)) => apart(&known.vector, &embedded.vector),
+        (PartAnswer::ImageVector(known), PartAnswer::ImageVector(embedded)) => {
+            apart(&known.vector, &embedded.vector)
+        }
         // The likeliest token each time: two copies may differ in the last place and still say the same.
         (PartAnswer::Text(known), PartAnswer::Text(text)) => {
             (known.text != text.text).then(|| format!("{:?} instead of {:?}", text.text, known.text))
         }
-        (PartAnswer::Seen(known), PartAnswer::Seen(seen)) => {
+        (PartAnswer::Recognized(known), PartAnswer::Recognized(seen)) => {
             (known.text != seen.text).then(|| format!("{:?} instead of {:?}", seen.text, known.text))
         }
-        (PartAnswer::Drawn(known), PartAnswer::Drawn(png)) => {
+        (PartAnswer::Image(known), PartAnswer::Image(png)) => {
             match (Pixels::read(known), Pixels::read(png)) {
                 (Ok(known), Ok(drawn)) => known.difference(&drawn),
                 (_, Err(error)) => Some(format!("a picture that cannot be read: {error}")),
@@ -77,8 +83,8 @@ pub(crate) fn difference(known: &PartAnswer, answer: &PartAnswer) -> Option<Stri
                 (Err(_), Ok(_)) => None,
             }
         }
-        (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Seen(_)) => Some(KIND.to_owned()),
-        (_, PartAnswer::Picture(_) | PartAnswer::Drawn(_)) => Some(KIND.to_owned()),
+        (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Recognized(_)) => Some(KIND.to_owned()),
+        (_, PartAnswer::ImageVector(_) | PartAnswer::Image(_)) => Some(KIND.to_owned()),
     }
 }
 
@@ -97,7 +103,7 @@ fn apart(known: &[f32], vector: &[f32]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Finish, Generated};
+    use crate::request::{FinishReason, GeneratedText};
 
     fn vector(numbers: &[f32]) -> PartAnswer {
         PartAnswer::Vector(numbers.to_vec())
@@ -106,17 +112,17 @@ mod tests {
     /// Faults: T12.
     #[test]
     fn what_is_empty_or_of_the_wrong_size_or_no_number_is_no_answer() {
-        let part = Part::Tokens(vec![1]);
+        let part = RequestPart::Tokens(vec![1]);
         let reference = vector(&[0.6, 0.8]);
         let flaw = |answer| flaw(&part, &answer, Some(&reference));
         assert_eq!(flaw(vector(&[1.0, 0.0])), None);
-        for broken in [vector(&[]), vector(&[1.0]), vector(&[f32::NAN, 1.0]), PartAnswer::Drawn(vec![])] {
+        for broken in [vector(&[]), vector(&[1.0]), vector(&[f32::NAN, 1.0]), PartAnswer::Image(vec![])] {
             assert!(flaw(broken.clone()).is_some(), "{broken:?}");
         }
         let text = |text: &str, tokens| {
-            PartAnswer::Text(Generated { text: text.to_owned(), finish: Finish::Stop, tokens })
+            PartAnswer::Text(GeneratedText { text: text.to_owned(), finish: FinishReason::Stop, tokens })
         };
-        let prompt = Part::Prompt { tokens: vec![1], sampling: crate::request::Sampling::default() };
+        let prompt = RequestPart::Prompt { tokens: vec![1], sampling: crate::request::Sampling::default() };
         assert!(super::flaw(&prompt, &text("", 0), None).is_some());
         assert_eq!(super::flaw(&prompt, &text("", 3), None), None, "a stop text came first");
     }

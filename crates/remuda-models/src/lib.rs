@@ -4,7 +4,7 @@
 //!  call ──▶ Prepare (caller's thread: tokens, checks) ──▶ one bounded queue per model ──▶ a copy takes a batch
 //!                                                              ▲                            │  Model::answer, stepping its Beacon
 //!                                  parts of a dead copy return │                            ▼
-//!  Ticket ◀── answer, or why there is none ◀───────────────────┴──────────── supervisor: exit, progress, correctness
+//!  PendingAnswer ◀── answer, or why there is none ◀───────────────────┴──────────── supervisor: exit, progress, correctness
 //! ```
 //!
 //! A *copy* is one loaded model with somebody who runs it: a thread, or a child process with the same code. A busy copy is
@@ -24,17 +24,17 @@ pub mod model;
 pub mod pool;
 pub mod request;
 pub mod result;
-mod roster;
 pub mod spec;
 pub mod status;
+mod supervisor;
 mod sync;
 
-pub use self::backend::{Backend, Batching, Engines, Found, Prepare};
+pub use self::backend::{Backend, Batching, Engines, ModelInfo, Prepare};
 pub use self::beacon::{Beacon, Stopped};
 pub use self::engine::engines;
-pub use self::failure::{Failure, LoadError, PoolError};
-pub use self::model::Model;
-pub use self::pool::{Call, ChildCommand, Escalation, Pool, PoolSettings, Ticket};
-pub use self::request::{Answer, Part, PartAnswer, Piece, Request};
-pub use self::roster::{CardSnapshot, CopySnapshot, ModelSnapshot, Snapshot, Why};
+pub use self::failure::{InferenceError, LoadError, ModelError};
+pub use self::model::LoadedModel;
+pub use self::pool::{CallOptions, ChildCommand, Escalation, ModelPool, ModelPoolSettings, PendingAnswer};
+pub use self::request::{AnswerUpdate, ModelAnswer, ModelRequest, PartAnswer, RequestPart};
 pub use self::spec::{Capability, Device, Isolation, ModelSpec, Precision};
+pub use self::supervisor::{CardSnapshot, CopySnapshot, ExitReason, ModelSnapshot, PoolSnapshot};

@@ -3,13 +3,16 @@
 use std::fmt;
 
 use crate::beacon::Beacon;
-use crate::failure::Failure;
-use crate::request::{Draw, Embedded, Generated, Look, Part, PartAnswer, Piece, Sampling, Seen};
+use crate::failure::InferenceError;
+use crate::request::{
+    AnswerUpdate, EmbeddedImage, GeneratedText, ImagePrompt, ImageQuery, PartAnswer, RecognizedText,
+    RequestPart, Sampling,
+};
 use crate::spec::Capability;
 
 pub trait TextEmbedding: Send {
     /// A vector of length 1 for each text.
-    fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, Failure>;
+    fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, InferenceError>;
 }
 
 pub trait TextToText: Send {
@@ -19,25 +22,30 @@ pub trait TextToText: Send {
         prompt: &[u32],
         sampling: &Sampling,
         beacon: &Beacon,
-        say: &mut dyn FnMut(Piece),
-    ) -> Result<Generated, Failure>;
+        say: &mut dyn FnMut(AnswerUpdate),
+    ) -> Result<GeneratedText, InferenceError>;
 }
 
 pub trait Vision: Send {
-    fn look(&mut self, look: &Look, beacon: &Beacon) -> Result<Seen, Failure>;
+    fn look(&mut self, look: &ImageQuery, beacon: &Beacon) -> Result<RecognizedText, InferenceError>;
 }
 
 pub trait ImageEmbedding: Send {
-    fn embed(&mut self, image: &[u8], beacon: &Beacon) -> Result<Embedded, Failure>;
+    fn embed(&mut self, image: &[u8], beacon: &Beacon) -> Result<EmbeddedImage, InferenceError>;
 }
 
 pub trait TextToImage: Send {
     /// A PNG file; says how far it is.
-    fn draw(&mut self, draw: &Draw, beacon: &Beacon, say: &mut dyn FnMut(Piece)) -> Result<Vec<u8>, Failure>;
+    fn draw(
+        &mut self,
+        draw: &ImagePrompt,
+        beacon: &Beacon,
+        say: &mut dyn FnMut(AnswerUpdate),
+    ) -> Result<Vec<u8>, InferenceError>;
 }
 
 /// A loaded model.
-pub enum Model {
+pub enum LoadedModel {
     TextEmbedding(Box<dyn TextEmbedding>),
     TextToText(Box<dyn TextToText>),
     Vision(Box<dyn Vision>),
@@ -45,25 +53,25 @@ pub enum Model {
     TextToImage(Box<dyn TextToImage>),
 }
 
-impl Model {
+impl LoadedModel {
     pub fn capability(&self) -> Capability {
         match self {
-            Model::TextEmbedding(_) => Capability::TextEmbedding,
-            Model::TextToText(_) => Capability::TextToText,
-            Model::Vision(_) => Capability::Vision,
-            Model::ImageEmbedding(_) => Capability::ImageEmbedding,
-            Model::TextToImage(_) => Capability::TextToImage,
+            LoadedModel::TextEmbedding(_) => Capability::TextEmbedding,
+            LoadedModel::TextToText(_) => Capability::TextToText,
+            LoadedModel::Vision(_) => Capability::Vision,
+            LoadedModel::ImageEmbedding(_) => Capability::ImageEmbedding,
+            LoadedModel::TextToImage(_) => Capability::TextToImage,
         }
     }
 
     /// Answers a batch. Only texts to embed come in batches of more than one; a piece said belongs to the first part.
     pub fn answer(
         &mut self,
-        batch: &[Part],
+        batch: &[RequestPart],
         beacon: &Beacon,
-        say: &mut dyn FnMut(Piece),
-    ) -> Result<Vec<PartAnswer>, Failure> {
-        if let Model::TextEmbedding(model) = self {
+        say: &mut dyn FnMut(AnswerUpdate),
+    ) -> Result<Vec<PartAnswer>, InferenceError> {
+        if let LoadedModel::TextEmbedding(model) = self {
             let texts = batch.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
             return Ok(model.embed(&texts, beacon)?.into_iter().map(PartAnswer::Vector).collect());
         }
@@ -72,41 +80,44 @@ impl Model {
 
     fn answer_one(
         &mut self,
-        part: &Part,
+        part: &RequestPart,
         beacon: &Beacon,
-        say: &mut dyn FnMut(Piece),
-    ) -> Result<PartAnswer, Failure> {
+        say: &mut dyn FnMut(AnswerUpdate),
+    ) -> Result<PartAnswer, InferenceError> {
         match (self, part) {
-            (Model::TextToText(model), Part::Prompt { tokens, sampling }) => {
+            (LoadedModel::TextToText(model), RequestPart::Prompt { tokens, sampling }) => {
                 model.generate(tokens, sampling, beacon, say).map(PartAnswer::Text)
             }
-            (Model::Vision(model), Part::Look(look)) => model.look(look, beacon).map(PartAnswer::Seen),
-            (Model::ImageEmbedding(model), Part::Picture(image)) => {
-                model.embed(image, beacon).map(PartAnswer::Picture)
+            (LoadedModel::Vision(model), RequestPart::Recognize(look)) => {
+                model.look(look, beacon).map(PartAnswer::Recognized)
             }
-            (Model::TextToImage(model), Part::Draw(draw)) => {
-                model.draw(draw, beacon, say).map(PartAnswer::Drawn)
+            (LoadedModel::ImageEmbedding(model), RequestPart::EmbedImage(image)) => {
+                model.embed(image, beacon).map(PartAnswer::ImageVector)
+            }
+            (LoadedModel::TextToImage(model), RequestPart::GenerateImage(draw)) => {
+                model.draw(draw, beacon, say).map(PartAnswer::Image)
             }
             (model, _) => Err(not_for(model.capability())),
         }
     }
 }
 
-fn tokens(part: &Part) -> Result<&[u32], Failure> {
+fn tokens(part: &RequestPart) -> Result<&[u32], InferenceError> {
     match part {
-        Part::Tokens(tokens) => Ok(tokens),
-        Part::Prompt { .. } | Part::Look(_) | Part::Picture(_) | Part::Draw(_) => {
-            Err(not_for(Capability::TextEmbedding))
-        }
+        RequestPart::Tokens(tokens) => Ok(tokens),
+        RequestPart::Prompt { .. }
+        | RequestPart::Recognize(_)
+        | RequestPart::EmbedImage(_)
+        | RequestPart::GenerateImage(_) => Err(not_for(Capability::TextEmbedding)),
     }
 }
 
-fn not_for(capability: Capability) -> Failure {
-    Failure::Input(format!("a model for {capability} was given something else"))
+fn not_for(capability: Capability) -> InferenceError {
+    InferenceError::Input(format!("a model for {capability} was given something else"))
 }
 
-impl fmt::Debug for Model {
+impl fmt::Debug for LoadedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Model({})", self.capability())
+        write!(f, "LoadedModel({})", self.capability())
     }
 }

@@ -12,31 +12,33 @@ use crate::spec::Capability;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "capability", rename_all = "snake_case")]
-pub enum Request {
+pub enum ModelRequest {
     TextEmbedding { texts: Vec<String> },
     TextToText(Chat),
-    Vision(Look),
+    Vision(ImageQuery),
     ImageEmbedding { images: Vec<Vec<u8>> },
-    TextToImage(Draw),
+    TextToImage(ImagePrompt),
 }
 
-impl Request {
+impl ModelRequest {
     pub fn capability(&self) -> Capability {
         match self {
-            Request::TextEmbedding { .. } => Capability::TextEmbedding,
-            Request::TextToText(_) => Capability::TextToText,
-            Request::Vision(_) => Capability::Vision,
-            Request::ImageEmbedding { .. } => Capability::ImageEmbedding,
-            Request::TextToImage(_) => Capability::TextToImage,
+            ModelRequest::TextEmbedding { .. } => Capability::TextEmbedding,
+            ModelRequest::TextToText(_) => Capability::TextToText,
+            ModelRequest::Vision(_) => Capability::Vision,
+            ModelRequest::ImageEmbedding { .. } => Capability::ImageEmbedding,
+            ModelRequest::TextToImage(_) => Capability::TextToImage,
         }
     }
 
     /// Draws now what would be left to chance: whoever begins the answer anew comes to the same one.
-    pub fn draw_seed(&mut self) {
+    pub fn fix_seed(&mut self) {
         let seed = match self {
-            Request::TextToText(chat) => &mut chat.sampling.seed,
-            Request::TextToImage(draw) => &mut draw.seed,
-            Request::TextEmbedding { .. } | Request::Vision(_) | Request::ImageEmbedding { .. } => return,
+            ModelRequest::TextToText(chat) => &mut chat.sampling.seed,
+            ModelRequest::TextToImage(draw) => &mut draw.seed,
+            ModelRequest::TextEmbedding { .. }
+            | ModelRequest::Vision(_)
+            | ModelRequest::ImageEmbedding { .. } => return,
         };
         // The standard library's hasher is seeded by the system; one bit less, as there are readers of JSON with a sign.
         seed.get_or_insert_with(|| RandomState::new().build_hasher().finish() >> 1);
@@ -46,13 +48,13 @@ impl Request {
 /// A conversation to go on with.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
-    pub messages: Vec<Message>,
+    pub messages: Vec<ChatMessage>,
     #[serde(flatten)]
     pub sampling: Sampling,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
+pub struct ChatMessage {
     /// `system`, `user` or `assistant`: what the model's template knows.
     pub role: String,
     pub content: String,
@@ -91,7 +93,7 @@ impl Default for Sampling {
 
 /// A picture to read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct ImageQuery {
     /// A PNG or JPEG file.
     pub image: Vec<u8>,
     /// What to look for, for models that can be asked.
@@ -101,7 +103,7 @@ pub struct Look {
 
 /// A picture to make.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Draw {
+pub struct ImagePrompt {
     pub prompt: String,
     #[serde(default)]
     pub negative_prompt: String,
@@ -118,7 +120,7 @@ pub struct Draw {
 
 /// One piece of work that a copy answers: small enough to be done by one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Part {
+pub enum RequestPart {
     /// A text to embed, truncated to what the model reads.
     Tokens(Vec<u32>),
     /// A conversation through the model's template, with room left in its context.
@@ -126,33 +128,35 @@ pub enum Part {
         tokens: Vec<u32>,
         sampling: Sampling,
     },
-    Look(Look),
+    Recognize(ImageQuery),
     /// A picture to embed.
-    Picture(Vec<u8>),
-    Draw(Draw),
+    EmbedImage(Vec<u8>),
+    GenerateImage(ImagePrompt),
 }
 
-impl Part {
+impl RequestPart {
     pub fn tokens(&self) -> usize {
         match self {
-            Part::Tokens(tokens) | Part::Prompt { tokens, .. } => tokens.len(),
-            Part::Look(_) | Part::Picture(_) | Part::Draw(_) => 1,
+            RequestPart::Tokens(tokens) | RequestPart::Prompt { tokens, .. } => tokens.len(),
+            RequestPart::Recognize(_) | RequestPart::EmbedImage(_) | RequestPart::GenerateImage(_) => 1,
         }
     }
 
     pub fn bytes(&self) -> usize {
         match self {
-            Part::Tokens(tokens) | Part::Prompt { tokens, .. } => tokens.len() * size_of::<u32>(),
-            Part::Look(look) => look.image.len(),
-            Part::Picture(image) => image.len(),
-            Part::Draw(draw) => draw.prompt.len() + draw.negative_prompt.len(),
+            RequestPart::Tokens(tokens) | RequestPart::Prompt { tokens, .. } => {
+                tokens.len() * size_of::<u32>()
+            }
+            RequestPart::Recognize(look) => look.image.len(),
+            RequestPart::EmbedImage(image) => image.len(),
+            RequestPart::GenerateImage(draw) => draw.prompt.len() + draw.negative_prompt.len(),
         }
     }
 }
 
 /// What a copy says while it works on a part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Piece {
+pub enum AnswerUpdate {
     /// The next words of an answer.
     Text(String),
     /// How far a long piece of work is, from 0 to 1.
@@ -162,24 +166,24 @@ pub enum Piece {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum PartAnswer {
     Vector(Vec<f32>),
-    Text(Generated),
-    Seen(Seen),
-    Picture(Embedded),
+    Text(GeneratedText),
+    Recognized(RecognizedText),
+    ImageVector(EmbeddedImage),
     /// A PNG file.
-    Drawn(Vec<u8>),
+    Image(Vec<u8>),
 }
 
 /// A text that was generated, whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Generated {
+pub struct GeneratedText {
     pub text: String,
-    pub finish: Finish,
+    pub finish: FinishReason,
     pub tokens: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Finish {
+pub enum FinishReason {
     /// It came to an end, or to a text that ends it.
     Stop,
     /// It was as long as it was allowed to be.
@@ -188,13 +192,13 @@ pub enum Finish {
 
 /// What was read in a picture.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct RecognizedText {
     pub text: String,
-    pub lines: Vec<Line>,
+    pub lines: Vec<TextLine>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct TextLine {
     pub text: String,
     pub confidence: f32,
     /// Its corners in the picture, clockwise from where its text begins.
@@ -203,20 +207,20 @@ pub struct Line {
 
 /// A picture as a vector, with what the model calls it if it can.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Embedded {
+pub struct EmbeddedImage {
     pub vector: Vec<f32>,
-    pub labels: Vec<Label>,
+    pub labels: Vec<ImageLabel>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Label {
+pub struct ImageLabel {
     pub name: String,
     pub confidence: f32,
 }
 
 /// The answer to a whole request, its parts in their order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct ModelAnswer {
     pub parts: Vec<PartAnswer>,
     /// How many tokens the request was.
     pub prompt_tokens: u64,

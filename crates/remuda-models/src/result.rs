@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::request::{Answer, Embedded, Generated, Label, PartAnswer, Seen};
+use crate::request::{EmbeddedImage, GeneratedText, ImageLabel, ModelAnswer, PartAnswer, RecognizedText};
 
 /// More numbers than this go into a file: results are read whole and kept for long.
 const INLINE_NUMBERS_MAX: usize = 16 << 10;
@@ -32,13 +32,13 @@ pub struct ModelResult {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum ResultPart {
-    Text(Generated),
-    Seen {
-        seen: Seen,
+    Text(GeneratedText),
+    Recognized {
+        recognized: RecognizedText,
     },
     LabelledVector {
         vector: Vec<f32>,
-        labels: Vec<Label>,
+        labels: Vec<ImageLabel>,
     },
     Vector {
         vector: Vec<f32>,
@@ -49,7 +49,7 @@ enum ResultPart {
         from: usize,
         count: usize,
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        labels: Option<Vec<Label>>,
+        labels: Option<Vec<ImageLabel>>,
     },
     /// One of the outputs, an image.
     ImageFile {
@@ -104,7 +104,7 @@ impl OutputContent {
 }
 
 impl SplitAnswer {
-    pub fn new(model: &str, answer: Answer) -> SplitAnswer {
+    pub fn new(model: &str, answer: ModelAnswer) -> SplitAnswer {
         let is_large = answer.parts.iter().map(numbers_in).sum::<usize>() > INLINE_NUMBERS_MAX;
         let (mut files, mut numbers) = (Vec::new(), Vec::new());
         let mut into_file = |vector: &[f32], labels| {
@@ -115,12 +115,16 @@ impl SplitAnswer {
         };
         let parts = answer.parts.into_iter().map(|part| match part {
             PartAnswer::Text(text) => ResultPart::Text(text),
-            PartAnswer::Seen(seen) => ResultPart::Seen { seen },
+            PartAnswer::Recognized(recognized) => ResultPart::Recognized { recognized },
             PartAnswer::Vector(vector) if is_large => into_file(&vector, None),
             PartAnswer::Vector(vector) => ResultPart::Vector { vector },
-            PartAnswer::Picture(Embedded { vector, labels }) if is_large => into_file(&vector, Some(labels)),
-            PartAnswer::Picture(Embedded { vector, labels }) => ResultPart::LabelledVector { vector, labels },
-            PartAnswer::Drawn(png) => {
+            PartAnswer::ImageVector(EmbeddedImage { vector, labels }) if is_large => {
+                into_file(&vector, Some(labels))
+            }
+            PartAnswer::ImageVector(EmbeddedImage { vector, labels }) => {
+                ResultPart::LabelledVector { vector, labels }
+            }
+            PartAnswer::Image(png) => {
                 files.push(OutputContent::Png(png));
                 ResultPart::ImageFile { output: files.len() - 1 }
             }
@@ -152,36 +156,36 @@ impl SplitAnswer {
 
 impl ModelResult {
     /// The answer it was written from; `contents` holds the content of each output, in their order.
-    pub fn into_answer(self, contents: &[Vec<u8>]) -> Option<Answer> {
+    pub fn into_answer(self, contents: &[Vec<u8>]) -> Option<ModelAnswer> {
         let read = |part| {
             Some(match part {
                 ResultPart::Text(text) => PartAnswer::Text(text),
-                ResultPart::Seen { seen } => PartAnswer::Seen(seen),
+                ResultPart::Recognized { recognized } => PartAnswer::Recognized(recognized),
                 ResultPart::Vector { vector } => PartAnswer::Vector(vector),
                 ResultPart::LabelledVector { vector, labels } => {
-                    PartAnswer::Picture(Embedded { vector, labels })
+                    PartAnswer::ImageVector(EmbeddedImage { vector, labels })
                 }
-                ResultPart::ImageFile { output } => PartAnswer::Drawn(contents.get(output)?.clone()),
+                ResultPart::ImageFile { output } => PartAnswer::Image(contents.get(output)?.clone()),
                 ResultPart::VectorInFile { output, from, count, labels } => {
                     let size = size_of::<f32>();
                     let bytes = from.checked_mul(size)?..from.checked_add(count)?.checked_mul(size)?;
                     let vector = read_numbers(contents.get(output)?.get(bytes)?);
                     match labels {
-                        Some(labels) => PartAnswer::Picture(Embedded { vector, labels }),
+                        Some(labels) => PartAnswer::ImageVector(EmbeddedImage { vector, labels }),
                         None => PartAnswer::Vector(vector),
                     }
                 }
             })
         };
         let parts = self.parts.into_iter().map(read).collect::<Option<_>>()?;
-        Some(Answer { parts, prompt_tokens: self.prompt_tokens })
+        Some(ModelAnswer { parts, prompt_tokens: self.prompt_tokens })
     }
 }
 
 fn numbers_in(part: &PartAnswer) -> usize {
     match part {
-        PartAnswer::Vector(vector) | PartAnswer::Picture(Embedded { vector, .. }) => vector.len(),
-        PartAnswer::Text(_) | PartAnswer::Seen(_) | PartAnswer::Drawn(_) => 0,
+        PartAnswer::Vector(vector) | PartAnswer::ImageVector(EmbeddedImage { vector, .. }) => vector.len(),
+        PartAnswer::Text(_) | PartAnswer::Recognized(_) | PartAnswer::Image(_) => 0,
     }
 }
 
@@ -217,9 +221,9 @@ pub fn read_streamed_text(message: &RawValue) -> Option<(usize, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Finish;
+    use crate::request::FinishReason;
 
-    fn round_trip(answer: &Answer) -> (ModelResult, Vec<Vec<u8>>) {
+    fn round_trip(answer: &ModelAnswer) -> (ModelResult, Vec<Vec<u8>>) {
         let split = SplitAnswer::new("m", answer.clone());
         let contents: Vec<_> = split.files.iter().map(|file| file.bytes().to_vec()).collect();
         let stored = contents.iter().map(|content| ("blake3:00".to_owned(), content.len() as u64)).collect();
@@ -229,15 +233,15 @@ mod tests {
 
     #[test]
     fn answer_survives_being_written_as_result() {
-        let text = Generated { text: "hi".to_owned(), finish: Finish::Length, tokens: 1 };
-        let label = Label { name: "cat".to_owned(), confidence: 0.5 };
+        let text = GeneratedText { text: "hi".to_owned(), finish: FinishReason::Length, tokens: 1 };
+        let label = ImageLabel { name: "cat".to_owned(), confidence: 0.5 };
         for part in [
             PartAnswer::Vector(vec![0.1, -0.2]),
             PartAnswer::Text(text),
-            PartAnswer::Seen(Seen { text: "STOP".to_owned(), lines: Vec::new() }),
-            PartAnswer::Picture(Embedded { vector: vec![1.0], labels: vec![label] }),
+            PartAnswer::Recognized(RecognizedText { text: "STOP".to_owned(), lines: Vec::new() }),
+            PartAnswer::ImageVector(EmbeddedImage { vector: vec![1.0], labels: vec![label] }),
         ] {
-            let answer = Answer { parts: vec![part.clone(), part], prompt_tokens: 7 };
+            let answer = ModelAnswer { parts: vec![part.clone(), part], prompt_tokens: 7 };
             let (result, contents) = round_trip(&answer);
             assert!(contents.is_empty());
             assert_eq!(result.into_answer(&[]), Some(answer));
@@ -246,14 +250,15 @@ mod tests {
 
     #[test]
     fn large_answer_is_read_from_its_files() {
-        let label = Label { name: "cat".to_owned(), confidence: 0.5 };
+        let label = ImageLabel { name: "cat".to_owned(), confidence: 0.5 };
         let vector = |seed: usize| (0..600).map(|at| (at * seed) as f32).collect::<Vec<_>>();
         let vectors = (0..40).map(|seed| PartAnswer::Vector(vector(seed))).collect();
-        let embedded =
-            |seed| PartAnswer::Picture(Embedded { vector: vector(seed), labels: vec![label.clone()] });
-        let images = vec![PartAnswer::Drawn(vec![1, 2]), PartAnswer::Drawn(vec![3])];
+        let embedded = |seed| {
+            PartAnswer::ImageVector(EmbeddedImage { vector: vector(seed), labels: vec![label.clone()] })
+        };
+        let images = vec![PartAnswer::Image(vec![1, 2]), PartAnswer::Image(vec![3])];
         for (parts, expected) in [(vectors, 1), ((0..40).map(embedded).collect(), 1), (images, 2)] {
-            let answer = Answer { parts, prompt_tokens: 1 };
+            let answer = ModelAnswer { parts, prompt_tokens: 1 };
             let (result, contents) = round_trip(&answer);
             assert_eq!((contents.len(), result.outputs.len()), (expected, expected));
             assert_eq!(result.clone().into_answer(&contents), Some(answer));

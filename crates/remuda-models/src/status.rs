@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::backend::Found;
-use crate::pool::Pool;
-use crate::roster::ModelSnapshot;
+use crate::backend::ModelInfo;
+use crate::pool::ModelPool;
 use crate::spec::ModelSpec;
+use crate::supervisor::ModelSnapshot;
 
 /// How each model is, by name: its copies, its queue, what became of what was asked.
-pub fn status(pool: &Pool) -> Map<String, Value> {
+pub fn status(pool: &ModelPool) -> Map<String, Value> {
     let snapshot = pool.snapshot();
-    let shown = |(spec, found): (ModelSpec, Found)| {
+    let shown = |(spec, found): (ModelSpec, ModelInfo)| {
         let seen = snapshot.models.iter().find(|model| model.model == spec.name);
         let mut about = seen.and_then(|seen| serde_json::to_value(seen).ok()).unwrap_or_else(|| json!({}));
         about

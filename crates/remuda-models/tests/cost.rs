@@ -3,8 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use remuda_models::fake::Fake;
-use remuda_models::{Call, ChildCommand, Engines, ModelSpec, Pool, PoolSettings, Request};
+use remuda_models::fake::FakeEngine;
+use remuda_models::{
+    CallOptions, ChildCommand, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec,
+};
 
 /// How long the threads of a process whose names begin like this have computed.
 fn computed(pid: u32, name: &str) -> Duration {
@@ -25,16 +27,17 @@ fn six_watching_takes_less_than_a_hundredth_of_a_core() {
     let folder = tempfile::tempdir().unwrap();
     let program = Some(env!("CARGO_BIN_EXE_remuda-models-stand-in").into());
     let child = ChildCommand { program, ..ChildCommand::default() };
-    let settings = PoolSettings { child, stall_max: Duration::from_secs(1), ..PoolSettings::default() };
-    let pool = Pool::start(settings, Engines::default().with(Fake));
+    let settings =
+        ModelPoolSettings { child, stall_max: Duration::from_secs(1), ..ModelPoolSettings::default() };
+    let pool = ModelPool::start(settings, Engines::default().with(FakeEngine));
     for (name, kind) in [("in", "thread"), ("out", "process")] {
         let path = folder.path().join(name).with_extension("fake");
         std::fs::write(&path, format!("text_embedding\nisolation = {kind}")).unwrap();
         pool.add(ModelSpec { copies: 2, ..ModelSpec::new(name, path) }).unwrap();
     }
     let ask = |model: &str, text: &str| {
-        let request = Request::TextEmbedding { texts: vec![text.to_owned()] };
-        pool.call(model, request, Call::default()).unwrap()
+        let request = ModelRequest::TextEmbedding { texts: vec![text.to_owned()] };
+        pool.call(model, request, CallOptions::default()).unwrap()
     };
     for model in ["in", "out", "in", "out"] {
         ask(model, "text").wait().unwrap();

@@ -11,24 +11,25 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use remuda_models::engine::diffusion::Diffusion;
-use remuda_models::request::Draw;
+use remuda_models::request::ImagePrompt;
 use remuda_models::{
-    Backend, Beacon, Call, Capability, Engines, Failure, Isolation, LoadError, Model, ModelSpec, Part,
-    PartAnswer, Piece, Pool, PoolError, PoolSettings, Precision, Request,
+    AnswerUpdate, Backend, Beacon, CallOptions, Capability, Engines, InferenceError, Isolation, LoadError,
+    LoadedModel, ModelError, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer, Precision,
+    RequestPart,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tiny::{Style, reference, write};
+use tiny::{TinyStyle, reference, write};
 
 fn folder(name: &str) -> (Value, TempDir) {
     let said = reference()[name].clone();
     let folder = tempfile::tempdir().unwrap();
-    write(&said, folder.path(), Style::default());
+    write(&said, folder.path(), TinyStyle::default());
     (said, folder)
 }
 
-fn draw(said: &Value) -> Draw {
-    Draw {
+fn draw(said: &Value) -> ImagePrompt {
+    ImagePrompt {
         prompt: said["prompt"].as_str().unwrap().to_owned(),
         negative_prompt: said["negative_prompt"].as_str().unwrap().to_owned(),
         size: serde_json::from_value(said["size"].clone()).unwrap(),
@@ -38,16 +39,17 @@ fn draw(said: &Value) -> Draw {
     }
 }
 
-fn pool(folder: &TempDir) -> Pool {
-    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Diffusion));
+fn pool(folder: &TempDir) -> ModelPool {
+    let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(Diffusion));
     // In this process: a child would need a program of its own, and what is drawn is the same.
     pool.add(ModelSpec { isolation: Isolation::Thread, ..ModelSpec::new("draw", folder.path()) }).unwrap();
     pool
 }
 
-fn drawn(pool: &Pool, draw: Draw) -> Vec<u8> {
-    let answer = pool.call("draw", Request::TextToImage(draw), Call::default()).unwrap().wait().unwrap();
-    let [PartAnswer::Drawn(png)] = &answer.parts[..] else { panic!("{answer:?}") };
+fn drawn(pool: &ModelPool, draw: ImagePrompt) -> Vec<u8> {
+    let answer =
+        pool.call("draw", ModelRequest::TextToImage(draw), CallOptions::default()).unwrap().wait().unwrap();
+    let [PartAnswer::Image(png)] = &answer.parts[..] else { panic!("{answer:?}") };
     png.clone()
 }
 
@@ -70,7 +72,7 @@ fn a_seed_is_a_picture_and_the_file_says_how_it_was_made_but_not_what_was_asked_
     let pool = pool(&folder);
     let again = drawn(&pool, draw(&said));
     assert_eq!(again, drawn(&pool, draw(&said)));
-    assert_ne!(again, drawn(&pool, Draw { seed: Some(9), ..draw(&said) }));
+    assert_ne!(again, drawn(&pool, ImagePrompt { seed: Some(9), ..draw(&said) }));
     let has = |text: &str| again.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("seed 8, steps 4, guidance 5, sampler Euler"));
     assert!(!has("cat"));
@@ -80,7 +82,7 @@ fn a_seed_is_a_picture_and_the_file_says_how_it_was_made_but_not_what_was_asked_
 fn without_a_seed_every_picture_is_another() {
     let (said, folder) = folder("second");
     let pool = pool(&folder);
-    let open = Draw { seed: None, steps: Some(1), ..draw(&said) };
+    let open = ImagePrompt { seed: None, steps: Some(1), ..draw(&said) };
     assert_ne!(drawn(&pool, open.clone()), drawn(&pool, open));
 }
 
@@ -116,31 +118,40 @@ fn what_cannot_be_drawn_is_refused_before_it_waits() {
     let (said, folder) = folder("first");
     let pool = pool(&folder);
     let refusals = [
-        (Draw { size: Some((36, 40)), ..draw(&said) }, "36 x 40: sides are multiples of 8, and at least 16"),
-        (Draw { size: Some((8, 8)), ..draw(&said) }, "8 x 8: sides are multiples of 8, and at least 16"),
-        (Draw { size: Some((u32::MAX - 7, u32::MAX - 7)), ..draw(&said) }, "this model draws at most 2400"),
         (
-            Draw { size: Some((64, 64)), ..draw(&said) },
+            ImagePrompt { size: Some((36, 40)), ..draw(&said) },
+            "36 x 40: sides are multiples of 8, and at least 16",
+        ),
+        (
+            ImagePrompt { size: Some((8, 8)), ..draw(&said) },
+            "8 x 8: sides are multiples of 8, and at least 16",
+        ),
+        (
+            ImagePrompt { size: Some((u32::MAX - 7, u32::MAX - 7)), ..draw(&said) },
+            "this model draws at most 2400",
+        ),
+        (
+            ImagePrompt { size: Some((64, 64)), ..draw(&said) },
             "64 x 64 are 4096 pixels; this model draws at most 2400",
         ),
-        (Draw { steps: Some(0), ..draw(&said) }, "0 steps: from 1 to 150 are done"),
-        (Draw { steps: Some(151), ..draw(&said) }, "151 steps: from 1 to 150 are done"),
+        (ImagePrompt { steps: Some(0), ..draw(&said) }, "0 steps: from 1 to 150 are done"),
+        (ImagePrompt { steps: Some(151), ..draw(&said) }, "151 steps: from 1 to 150 are done"),
         (
-            Draw { guidance: Some(f32::NAN), ..draw(&said) },
+            ImagePrompt { guidance: Some(f32::NAN), ..draw(&said) },
             "a guidance of NaN: it is from 0 to 50, and usually 7.5",
         ),
         (
-            Draw { guidance: Some(-1.0), ..draw(&said) },
+            ImagePrompt { guidance: Some(-1.0), ..draw(&said) },
             "a guidance of -1: it is from 0 to 50, and usually 7.5",
         ),
         (
-            Draw { prompt: "x".repeat(20_000), ..draw(&said) },
+            ImagePrompt { prompt: "x".repeat(20_000), ..draw(&said) },
             "the prompt has 20000 bytes; at most 16384 are read",
         ),
     ];
     for (asked, why) in refusals {
-        match pool.call("draw", Request::TextToImage(asked), Call::default()) {
-            Err(PoolError::Input(said)) => assert!(said.contains(why), "{said:?} does not say {why:?}"),
+        match pool.call("draw", ModelRequest::TextToImage(asked), CallOptions::default()) {
+            Err(ModelError::Input(said)) => assert!(said.contains(why), "{said:?} does not say {why:?}"),
             other => panic!("{other:?} instead of {why}"),
         }
     }
@@ -151,7 +162,8 @@ fn what_cannot_be_drawn_is_refused_before_it_waits() {
 fn pictures_are_as_large_as_the_memory_allows() {
     let (said, folder) = folder("first");
     let spec = |bytes: u64| ModelSpec { memory_bytes: Some(bytes), ..ModelSpec::new("draw", folder.path()) };
-    let asked = |side: u32| Request::TextToImage(Draw { size: Some((side, side)), ..draw(&said) });
+    let asked =
+        |side: u32| ModelRequest::TextToImage(ImagePrompt { size: Some((side, side)), ..draw(&said) });
     let ample = Diffusion.prepare(&spec(4 << 30)).unwrap();
     assert!(ample.prepare(asked(2048)).is_ok() && ample.prepare(asked(2056)).is_err());
     let scarce = Diffusion.prepare(&spec(300 << 20)).unwrap();
@@ -167,12 +179,12 @@ fn who_draws_larger_pictures_may_be_silent_for_longer() {
     let spec = ModelSpec::new("draw", folder.path());
     let usual = Diffusion.stall_max(&spec).unwrap();
     let ample = Diffusion.stall_max(&ModelSpec { memory_bytes: Some(4 << 30), ..spec }).unwrap();
-    assert!(usual >= PoolSettings::default().stall_max, "{usual:?}");
+    assert!(usual >= ModelPoolSettings::default().stall_max, "{usual:?}");
     assert!(usual < Duration::from_secs(31), "tiny pictures take no time: {usual:?}");
     assert!(ample > Duration::from_secs(40), "2048 x 2048 in 8 channels: {ample:?}");
 }
 
-fn loaded(folder: &TempDir) -> (Model, Part) {
+fn loaded(folder: &TempDir) -> (LoadedModel, RequestPart) {
     let spec = ModelSpec::new("draw", folder.path());
     let golden = Diffusion.prepare(&spec).unwrap().golden();
     (Diffusion.load(&spec, &Beacon::default()).unwrap(), golden)
@@ -183,7 +195,7 @@ fn a_copy_proves_itself_by_the_same_answer_every_time() {
     for name in ["first", "second"] {
         let (_, folder) = folder(name);
         let ((mut one, golden), (mut other, _)) = (loaded(&folder), loaded(&folder));
-        let ask = |model: &mut Model| {
+        let ask = |model: &mut LoadedModel| {
             model.answer(std::slice::from_ref(&golden), &Beacon::default(), &mut |_| {}).unwrap()
         };
         let first = ask(&mut one);
@@ -198,10 +210,10 @@ fn progress_is_told_after_every_step_and_life_within_each() {
     let (mut model, _) = loaded(&folder);
     let beacon = Beacon::default();
     let mut told = Vec::new();
-    let asked = Part::Draw(draw(&said));
+    let asked = RequestPart::GenerateImage(draw(&said));
     let mut say = |piece| match piece {
-        Piece::Progress(part) => told.push((part, beacon.steps())),
-        Piece::Text(text) => panic!("{text}"),
+        AnswerUpdate::Progress(part) => told.push((part, beacon.steps())),
+        AnswerUpdate::Text(text) => panic!("{text}"),
     };
     model.answer(&[asked], &beacon, &mut say).unwrap();
     let parts: Vec<f32> = told.iter().map(|(part, _)| *part).collect();
@@ -214,7 +226,7 @@ fn progress_is_told_after_every_step_and_life_within_each() {
 fn a_drawing_stops_within_one_step() {
     let (said, folder) = folder("first");
     let (mut model, _) = loaded(&folder);
-    let asked = [Part::Draw(draw(&said))];
+    let asked = [RequestPart::GenerateImage(draw(&said))];
     let counted = Beacon::default();
     let mut pieces = Vec::new();
     model.answer(&asked, &counted, &mut |piece| pieces.push(piece)).unwrap();
@@ -232,7 +244,7 @@ fn a_drawing_stops_within_one_step() {
                 told = stopping.steps();
             }
         });
-        assert_eq!(answer, Err(Failure::Stopped), "told at {at} of {} pieces", pieces.len());
+        assert_eq!(answer, Err(InferenceError::Stopped), "told at {at} of {} pieces", pieces.len());
         assert_eq!(stopping.steps(), told + 1, "it went on after it was told");
     }
 }
@@ -249,8 +261,8 @@ fn a_load_stops_when_it_is_told_to() {
 /// What is done to a folder, and what is said of it: which file, and what is wrong with it.
 #[test]
 fn folders_that_are_not_whole_are_refused_by_the_name_of_the_file() {
-    type Damage = fn(&Path);
-    let cases: [(Damage, &str, &str); 14] = [
+    type TinyDamage = fn(&Path);
+    let cases: [(TinyDamage, &str, &str); 14] = [
         (|at| remove(at, "model_index.json"), "model_index.json", "there is no configuration here"),
         (
             |at| set(at, "model_index.json", "_class_name", json!("StableDiffusionXLPipeline")),
@@ -316,8 +328,8 @@ fn folders_that_are_not_whole_are_refused_by_the_name_of_the_file() {
 /// Headers may be well while what they hold is of another model: that is seen when the tensors are read.
 #[test]
 fn weights_of_another_model_are_refused_by_the_name_of_the_tensor() {
-    type Damage = fn(&Path);
-    let cases: [(Damage, &str); 4] = [
+    type TinyDamage = fn(&Path);
+    let cases: [(TinyDamage, &str); 4] = [
         (
             |at| set(at, "unet/config.json", "layers_per_block", json!(2)),
             "there is no tensor down_blocks.0.resnets.1.norm1.weight here",
@@ -377,8 +389,8 @@ fn damaged_weights_draw_nothing() {
     bytes[end - 4096..].fill(0xFF);
     fs::write(&path, bytes).unwrap();
     let (mut model, _) = loaded(&folder);
-    let answer = model.answer(&[Part::Draw(draw(&said))], &Beacon::default(), &mut |_| {});
-    assert!(matches!(&answer, Err(Failure::Engine(why)) if why.contains("step 1 of 4")), "{answer:?}");
+    let answer = model.answer(&[RequestPart::GenerateImage(draw(&said))], &Beacon::default(), &mut |_| {});
+    assert!(matches!(&answer, Err(InferenceError::Engine(why)) if why.contains("step 1 of 4")), "{answer:?}");
 }
 
 /// Files are what others made: whatever byte of a header or a configuration is another, there is an answer and no panic.

@@ -5,18 +5,21 @@
 
 use std::path::Path;
 
-use remuda_models::request::Draw;
-use remuda_models::{Call, Device, Isolation, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engines};
+use remuda_models::request::ImagePrompt;
+use remuda_models::{
+    CallOptions, Device, Isolation, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer,
+    engines,
+};
 
-fn pool(device: Option<Device>) -> Pool {
+fn pool(device: Option<Device>) -> ModelPool {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/emoji/weights");
-    let pool = Pool::start(PoolSettings::default(), engines());
+    let pool = ModelPool::start(ModelPoolSettings::default(), engines());
     pool.add(ModelSpec { isolation: Isolation::Thread, device, ..ModelSpec::new("draw", folder) }).unwrap();
     pool
 }
 
-fn drawn(pool: &Pool, prompt: &str) -> image::RgbImage {
-    let draw = Draw {
+fn drawn(pool: &ModelPool, prompt: &str) -> image::RgbImage {
+    let draw = ImagePrompt {
         prompt: prompt.to_owned(),
         negative_prompt: String::new(),
         size: None,
@@ -24,15 +27,16 @@ fn drawn(pool: &Pool, prompt: &str) -> image::RgbImage {
         guidance: Some(4.0),
         seed: Some(1),
     };
-    let answer = pool.call("draw", Request::TextToImage(draw), Call::default()).unwrap().wait().unwrap();
-    let [PartAnswer::Drawn(file)] = &answer.parts[..] else { panic!("{answer:?}") };
+    let answer =
+        pool.call("draw", ModelRequest::TextToImage(draw), CallOptions::default()).unwrap().wait().unwrap();
+    let [PartAnswer::Image(file)] = &answer.parts[..] else { panic!("{answer:?}") };
     let picture = image::load_from_memory(file).unwrap().to_rgb8();
     assert_eq!(picture.dimensions(), (64, 64));
     picture
 }
 
 /// The colour of each corner.
-fn corners(pool: &Pool, prompt: &str) -> Vec<[u8; 3]> {
+fn corners(pool: &ModelPool, prompt: &str) -> Vec<[u8; 3]> {
     let picture = drawn(pool, prompt);
     [(0, 0), (63, 0), (0, 63), (63, 63)].map(|(x, y)| picture.get_pixel(x, y).0).to_vec()
 }
@@ -62,6 +66,6 @@ fn a_card_draws_what_a_cpu_draws() {
 fn a_card_is_refused_by_builds_for_cpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/emoji/weights");
     let spec = ModelSpec { device: Some(Device::Cuda(0)), ..ModelSpec::new("draw", folder) };
-    let error = Pool::start(PoolSettings::default(), engines()).add(spec).unwrap_err().to_string();
+    let error = ModelPool::start(ModelPoolSettings::default(), engines()).add(spec).unwrap_err().to_string();
     assert!(error.contains("text_to_image on cuda") && error.contains("the feature cuda"), "{error}");
 }

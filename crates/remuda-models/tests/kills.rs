@@ -1,15 +1,15 @@
 //! A thousand killed processes. In a process of its own, as it counts everything that this process has.
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
-#[path = "pool/herd.rs"]
+#[path = "pool/fixture.rs"]
 #[expect(dead_code, reason = "what other tests say to it")]
-mod herd;
+mod fixture;
 
 use std::collections::BTreeSet;
 
 use rustix::process::Signal;
 
-use self::herd::{Herd, KINDS, herd, kill, resident};
+use self::fixture::{KINDS, PoolFixture, fixture, kill, resident};
 
 /// What a copy says that it takes, and takes.
 const WEIGHTS: u64 = 16 << 20;
@@ -27,13 +27,13 @@ struct Belongings {
 
 impl Belongings {
     /// Looks when two copies are ready and nobody else is left.
-    fn of(herd: &Herd) -> Self {
-        let model = herd.all_ready(2);
+    fn of(fixture: &PoolFixture) -> Self {
+        let model = fixture.all_ready(2);
         let pids: BTreeSet<u32> = model.copies.iter().map(|copy| copy.pid.unwrap()).collect();
         assert_eq!(children(), pids, "neither a zombie nor a stray");
         let count = |folder| std::fs::read_dir(folder).unwrap().count();
         Belongings {
-            reserved_bytes: herd.pool.snapshot().memory_reserved_bytes,
+            reserved_bytes: fixture.pool.snapshot().memory_reserved_bytes,
             copies_bytes: pids.iter().map(|pid| resident(*pid, "RssAnon")).sum(),
             own_bytes: resident(std::process::id(), "VmRSS"),
             descriptors: count("/proc/self/fd"),
@@ -54,21 +54,22 @@ fn children() -> BTreeSet<u32> {
 }
 
 /// One of both is killed, at its work or between; whoever waits is answered by the other.
-fn kill_one(herd: &Herd, round: usize) {
-    let victim = herd.all_ready(2).copies[round % 2].id;
+fn kill_one(fixture: &PoolFixture, round: usize) {
+    let victim = fixture.all_ready(2).copies[round % 2].id;
     // Whoever has answered something did not die of how it was started, and is replaced at once.
     for text in ["one", "other"] {
-        herd.embed(text).unwrap();
+        fixture.embed(text).unwrap();
     }
     let is_busy = round % 4 < 2;
-    let asked = is_busy.then(|| ["!busy 5", "!busy 5"].map(|text| herd.ask(text)));
-    let seen = herd.until("at work", |model| !is_busy || model.copies.iter().all(|copy| copy.in_flight > 0));
+    let asked = is_busy.then(|| ["!busy 5", "!busy 5"].map(|text| fixture.ask(text)));
+    let seen =
+        fixture.until("at work", |model| !is_busy || model.copies.iter().all(|copy| copy.in_flight > 0));
     kill(seen.copies.iter().find(|copy| copy.id == victim).unwrap().pid.unwrap(), Signal::KILL);
     for ticket in asked.into_iter().flatten() {
         ticket.wait().unwrap();
     }
-    herd.embed("well").unwrap();
-    herd.until("seen", |model| model.deaths.get("exited") == Some(&(round as u64 + 1)));
+    fixture.embed("well").unwrap();
+    fixture.until("seen", |model| model.deaths.get("exited") == Some(&(round as u64 + 1)));
 }
 
 /// Faults: T1.
@@ -77,14 +78,14 @@ fn kill_one(herd: &Herd, round: usize) {
 /// loaded and killed, and a descriptor, a thread, a zombie or half a kilobyte left by each would be seen.
 #[test]
 fn a_thousand_killed_processes_are_reaped_and_replaced_and_leave_nothing_behind() {
-    let herd = herd();
-    herd.embedding(2, &format!("{}\nmemory_bytes = {WEIGHTS}\nweights_bytes = {WEIGHTS}", KINDS[1]));
+    let fixture = fixture();
+    fixture.embedding(2, &format!("{}\nmemory_bytes = {WEIGHTS}\nweights_bytes = {WEIGHTS}", KINDS[1]));
     let mut first = None;
     for hundred in 0..10 {
         for round in 0..100 {
-            kill_one(&herd, hundred * 100 + round);
+            kill_one(&fixture, hundred * 100 + round);
         }
-        let now = Belongings::of(&herd);
+        let now = Belongings::of(&fixture);
         println!("{now:?}");
         // From here on everything has been touched once that is touched by a death.
         let first = first.get_or_insert_with(|| now.clone());

@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 
 use image::{ImageFormat, Rgb, RgbImage};
 use remuda_models::engine::onnx::Onnx;
-use remuda_models::request::Look;
+use remuda_models::request::ImageQuery;
 use remuda_models::{
-    Answer, Backend, Beacon, Call, Capability, Engines, LoadError, ModelSpec, PartAnswer, Pool, PoolError,
-    PoolSettings, Request,
+    Backend, Beacon, CallOptions, Capability, Engines, LoadError, ModelAnswer, ModelError, ModelPool,
+    ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer,
 };
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx").join(name)
 }
 
-fn pool(path: &Path) -> Pool {
-    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Onnx));
+fn pool(path: &Path) -> ModelPool {
+    let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(Onnx));
     pool.add(ModelSpec::new("it", path)).unwrap();
     pool
 }
 
-fn ask(pool: &Pool, request: Request) -> Result<Answer, PoolError> {
-    pool.call("it", request, Call::default())?.wait()
+fn ask(pool: &ModelPool, request: ModelRequest) -> Result<ModelAnswer, ModelError> {
+    pool.call("it", request, CallOptions::default())?.wait()
 }
 
 fn picture(width: u32, height: u32, format: ImageFormat) -> Vec<u8> {
@@ -33,9 +33,9 @@ fn picture(width: u32, height: u32, format: ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
-fn embed_picture(pool: &Pool, image: Vec<u8>) -> Result<Vec<f32>, PoolError> {
-    let answer = ask(pool, Request::ImageEmbedding { images: vec![image] })?;
-    let [PartAnswer::Picture(embedded)] = &answer.parts[..] else { panic!("{answer:?}") };
+fn embed_picture(pool: &ModelPool, image: Vec<u8>) -> Result<Vec<f32>, ModelError> {
+    let answer = ask(pool, ModelRequest::ImageEmbedding { images: vec![image] })?;
+    let [PartAnswer::ImageVector(embedded)] = &answer.parts[..] else { panic!("{answer:?}") };
     Ok(embedded.vector.clone())
 }
 
@@ -96,7 +96,7 @@ fn no_picture_harms_the_one_that_looks_at_it() {
         [(huge, "picture 1"), (b"GIF89a...".to_vec(), "PNG or JPEG"), (Vec::new(), "PNG or JPEG")]
     {
         let refused = embed_picture(&pool, image).unwrap_err();
-        assert!(matches!(&refused, PoolError::Input(told) if told.contains(why)), "{refused}");
+        assert!(matches!(&refused, ModelError::Input(told) if told.contains(why)), "{refused}");
     }
     assert!(embed_picture(&pool, png).is_ok(), "it still sees");
 }
@@ -104,10 +104,10 @@ fn no_picture_harms_the_one_that_looks_at_it() {
 #[test]
 fn who_asks_for_something_else_is_told_so() {
     let pool = pool(&fixture("picture.onnx"));
-    let look = Request::Vision(Look { image: picture(9, 9, ImageFormat::Png), question: None });
+    let look = ModelRequest::Vision(ImageQuery { image: picture(9, 9, ImageFormat::Png), question: None });
     let refused = ask(&pool, look).unwrap_err();
     assert!(
-        matches!(refused, PoolError::WrongCapability { can: Capability::ImageEmbedding, .. }),
+        matches!(refused, ModelError::WrongCapability { can: Capability::ImageEmbedding, .. }),
         "{refused}"
     );
 }
@@ -123,7 +123,8 @@ fn texts_of_any_length_become_the_vectors_of_the_reference() {
         [-0.346669, 0.051151, -0.802690, -0.482590],
         [-0.354717, 0.011371, -0.793436, -0.494476],
     ];
-    let answer = ask(&pool, Request::TextEmbedding { texts: texts.map(str::to_owned).to_vec() }).unwrap();
+    let answer =
+        ask(&pool, ModelRequest::TextEmbedding { texts: texts.map(str::to_owned).to_vec() }).unwrap();
     assert_eq!(answer.parts.len(), expected.len());
     for (part, expected) in answer.parts.iter().zip(expected) {
         let PartAnswer::Vector(vector) = part else { panic!("{part:?}") };

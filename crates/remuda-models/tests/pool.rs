@@ -2,14 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
 mod pool {
-    mod anew;
     mod closing;
-    mod deaths;
+    mod crashes;
     mod faults;
-    mod herd;
-    mod pictures;
+    mod fixture;
+    mod images;
+    mod memory;
     mod promises;
-    mod room;
+    mod resumed_streams;
     mod serving;
     mod soak;
     mod streams;

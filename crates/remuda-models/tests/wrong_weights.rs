@@ -12,10 +12,12 @@ use std::time::Duration;
 
 use half::f16;
 use remuda_models::engine::diffusion::Diffusion;
-use remuda_models::request::Draw;
-use remuda_models::{Call, Engines, Isolation, ModelSpec, Pool, PoolError, PoolSettings, Request};
+use remuda_models::request::ImagePrompt;
+use remuda_models::{
+    CallOptions, Engines, Isolation, ModelError, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec,
+};
 use tempfile::TempDir;
-use tiny::{Style, reference, write};
+use tiny::{TinyStyle, reference, write};
 
 /// A model, and what a pool remembers of it.
 struct Drawer {
@@ -27,20 +29,24 @@ impl Drawer {
     /// Started once, so that its picture is known.
     fn new(name: &str) -> Self {
         let drawer = Drawer { folder: tempfile::tempdir().unwrap(), known: tempfile::tempdir().unwrap() };
-        write(&reference()[name], drawer.folder.path(), Style::default());
+        write(&reference()[name], drawer.folder.path(), TinyStyle::default());
         drawer.draw().unwrap();
         assert_eq!(fs::read_dir(drawer.known.path()).unwrap().count(), 1, "it is remembered");
         drawer
     }
 
     /// In a new pool, as after a new start.
-    fn draw(&self) -> Result<(), PoolError> {
+    fn draw(&self) -> Result<(), ModelError> {
         let golden_folder = Some(self.known.path().to_owned());
-        let settings = PoolSettings { golden_folder, patience: Duration::ZERO, ..PoolSettings::default() };
-        let pool = Pool::start(settings, Engines::default().with(Diffusion));
+        let settings = ModelPoolSettings {
+            golden_folder,
+            copy_wait_max: Duration::ZERO,
+            ..ModelPoolSettings::default()
+        };
+        let pool = ModelPool::start(settings, Engines::default().with(Diffusion));
         let spec = ModelSpec::new("draw", self.folder.path());
         pool.add(ModelSpec { isolation: Isolation::Thread, ..spec }).unwrap();
-        let draw = Draw {
+        let draw = ImagePrompt {
             prompt: "a cat".to_owned(),
             negative_prompt: String::new(),
             size: None,
@@ -48,7 +54,9 @@ impl Drawer {
             guidance: None,
             seed: None,
         };
-        let drawn = pool.call("draw", Request::TextToImage(draw), Call::default()).and_then(|it| it.wait());
+        let drawn = pool
+            .call("draw", ModelRequest::TextToImage(draw), CallOptions::default())
+            .and_then(|it| it.wait());
         pool.close(Duration::ZERO);
         drawn.map(drop)
     }
@@ -75,8 +83,8 @@ fn change(path: &Path, number: impl Fn(usize, f32) -> f32) {
 /// Faults: T9. Of each part of the model: all of its weights, or one in a hundred.
 #[test]
 fn other_weights_draw_another_picture_and_nobody_gets_it() {
-    type Damage = fn(usize, f32) -> f32;
-    let damages: [(&str, Damage); 2] = [
+    type TinyDamage = fn(usize, f32) -> f32;
+    let damages: [(&str, TinyDamage); 2] = [
         ("turned around", |_, number| -number),
         ("partly lost", |place, number| if place % 100 == 0 { 0.0 } else { number }),
     ];
@@ -86,7 +94,7 @@ fn other_weights_draw_another_picture_and_nobody_gets_it() {
                 let drawer = Drawer::new(name);
                 change(&drawer.weights(part), damage);
                 let refused = drawer.draw().unwrap_err();
-                let PoolError::NoWorkers { why, .. } = refused else { panic!("{what} {part}: {refused:?}") };
+                let ModelError::NoWorkers { why, .. } = refused else { panic!("{what} {part}: {refused:?}") };
                 assert!(why.contains("known question wrongly: a picture that is"), "{what} {part}: {why}");
             }
         }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::failure::{Failure, LoadError};
-use crate::request::{Part, PartAnswer, Piece};
+use crate::failure::{InferenceError, LoadError};
+use crate::request::{AnswerUpdate, PartAnswer, RequestPart};
 use crate::spec::ModelSpec;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub(crate) enum ToChild {
     Load(ModelSpec),
     Work {
         run: u64,
-        parts: Vec<Arc<Part>>,
+        parts: Vec<Arc<RequestPart>>,
     },
     Stop {
         run: u64,
@@ -30,8 +30,8 @@ pub(crate) enum ToChild {
 pub(crate) enum FromChild {
     Loaded,
     NotLoaded(LoadError),
-    Piece { run: u64, piece: Piece },
-    Done { run: u64, outcome: Result<Vec<PartAnswer>, Failure> },
+    AnswerUpdate { run: u64, piece: AnswerUpdate },
+    Done { run: u64, outcome: Result<Vec<PartAnswer>, InferenceError> },
     Pong { nonce: u64, steps: u64 },
     Panicked(String),
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_what_is_cut_short_is_the_end() {
-        let parts = vec![Arc::new(Part::Tokens(vec![1, 2, 3]))];
+        let parts = vec![Arc::new(RequestPart::Tokens(vec![1, 2, 3]))];
         let mut bytes = Vec::new();
         write(&mut bytes, &ToChild::Work { run: 7, parts: parts.clone() }).unwrap();
         let read_back = read::<ToChild>(&mut &bytes[..]).unwrap();

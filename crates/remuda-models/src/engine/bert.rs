@@ -13,28 +13,28 @@
 
 mod attention;
 mod config;
-mod crew;
-mod fidelity;
+mod elementwise;
 mod int8;
+mod int8_check;
 mod layer;
 mod linear;
 mod net;
-mod sweep;
+mod thread_pool;
+mod tokenizer;
 mod weights;
-mod words;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use self::config::Config;
-use self::crew::Crew;
-use self::net::Net;
-use self::weights::Weights;
-use self::words::Words;
-use crate::backend::{Backend, Found, Prepare};
+use self::net::BertNet;
+use self::thread_pool::EmbedThreads;
+use self::tokenizer::BertTokenizer;
+use self::weights::BertWeights;
+use crate::backend::{Backend, ModelInfo, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
-use crate::model::Model;
+use crate::model::LoadedModel;
 use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
 /// What the packed rows of one thread take at most, beside the weights: a text as long as models read, with its scores.
@@ -49,16 +49,16 @@ impl Backend for Bert {
         "bert"
     }
 
-    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
-        if spec.capability.is_some_and(|asked| asked != Capability::TextEmbedding) || !is_ours(&spec.path) {
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<ModelInfo>, LoadError> {
+        if spec.capability.is_some_and(|qkv| qkv != Capability::TextEmbedding) || !is_ours(&spec.path) {
             return Ok(None);
         }
         let config = Config::read(&spec.path)?;
-        let weights = Weights::open(&config.weights_file()?)?;
+        let weights = BertWeights::open(&config.weights_file()?)?;
         let mut files = config.files.clone();
         files.push(weights.path().to_owned());
-        files.push(words::file(&config)?);
-        Ok(Some(Found {
+        files.push(tokenizer::file(&config)?);
+        Ok(Some(ModelInfo {
             engine: self.name(),
             capability: Capability::TextEmbedding,
             architecture: config.to_string(),
@@ -71,19 +71,19 @@ impl Backend for Bert {
         }))
     }
 
-    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError> {
         let config = Config::read(&spec.path)?;
-        let mut weights = Weights::open(&config.weights_file()?)?;
-        let crew = Crew::new(spec.threads.max(1) as usize)?;
+        let mut weights = BertWeights::open(&config.weights_file()?)?;
+        let threads = EmbedThreads::new(spec.threads.max(1) as usize)?;
         let net = match spec.precision {
-            Precision::Native => Net::load(&config, &mut weights, beacon)?,
-            Precision::Int8 => crew.alone(|| fidelity::load(&config, &mut weights, beacon))?,
+            Precision::Native => BertNet::load(&config, &mut weights, beacon)?,
+            Precision::Int8 => threads.run(|| int8_check::load(&config, &mut weights, beacon))?,
         };
-        Ok(Model::TextEmbedding(Box::new(crew.with(net))))
+        Ok(LoadedModel::TextEmbedding(Box::new(threads.with(net))))
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        Ok(Arc::new(Words::read(&Config::read(&spec.path)?)?))
+        Ok(Arc::new(BertTokenizer::read(&Config::read(&spec.path)?)?))
     }
 }
 

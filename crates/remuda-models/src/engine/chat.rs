@@ -10,49 +10,49 @@
 
 #[cfg(feature = "candle")]
 mod candle;
+mod cpu_llama;
+mod detokenizer;
 mod dimensions;
-mod lean;
-mod pieces;
+mod generation;
 mod plan;
 mod prepare;
 mod sampler;
-mod speech;
-mod talk;
 mod template;
-mod words;
+mod tokenizer;
+mod vocab;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use self::dimensions::architecture;
-use self::pieces::Pieces;
-use self::plan::Plan;
-use self::prepare::Prompts;
-use self::talk::Talker;
+use self::generation::Generator;
+use self::plan::ChatPlan;
+use self::prepare::PromptBuilder;
+use self::vocab::Vocab;
 use super::gguf::Gguf;
-use crate::backend::{Backend, Found, Prepare};
+use crate::backend::{Backend, ModelInfo, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
-use crate::model::Model;
+use crate::model::LoadedModel;
 use crate::spec::{Capability, ModelSpec};
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Chats;
+pub(super) struct ChatEngine;
 
-impl Backend for Chats {
+impl Backend for ChatEngine {
     fn name(&self) -> &'static str {
         "gguf"
     }
 
-    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<ModelInfo>, LoadError> {
         let Some(path) = file(spec)? else { return Ok(None) };
         let gguf = Gguf::open(&path)?;
-        let plan = Plan::of(&gguf, spec)?;
+        let plan = ChatPlan::of(&gguf, spec)?;
         // Whatever would keep it from being loaded or asked is better known now.
-        Pieces::of(&gguf)?;
-        Prompts::of(&gguf, plan.context)?;
+        Vocab::of(&gguf)?;
+        PromptBuilder::of(&gguf, plan.context)?;
         let kinds = gguf.kinds();
-        Ok(Some(Found {
+        Ok(Some(ModelInfo {
             engine: self.name(),
             capability: Capability::TextToText,
             architecture: format!(
@@ -71,20 +71,20 @@ impl Backend for Chats {
         }))
     }
 
-    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError> {
         let path = file(spec)?.ok_or_else(|| missing(spec))?;
         let gguf = Gguf::open(&path)?;
         beacon.step()?;
-        let plan = Plan::of(&gguf, spec)?;
-        let pieces = Pieces::of(&gguf)?;
+        let plan = ChatPlan::of(&gguf, spec)?;
+        let pieces = Vocab::of(&gguf)?;
         let network = plan.load(&gguf, spec, beacon)?;
-        Ok(Model::TextToText(Box::new(Talker::new(network, pieces, plan.context))))
+        Ok(LoadedModel::TextToText(Box::new(Generator::new(network, pieces, plan.context))))
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
         let gguf = Gguf::open(&file(spec)?.ok_or_else(|| missing(spec))?)?;
-        let context = Plan::of(&gguf, spec)?.context;
-        Ok(Arc::new(Prompts::of(&gguf, context)?))
+        let context = ChatPlan::of(&gguf, spec)?.context;
+        Ok(Arc::new(PromptBuilder::of(&gguf, context)?))
     }
 }
 

@@ -10,19 +10,19 @@
 //! Everything is computed in 32 bits whatever the files have. Where a configuration asks for something else than this
 //! family does, the model is refused by name and not drawn wrongly.
 
-mod canvas;
 mod clip;
 mod config;
-mod easel;
 mod folder;
 mod layers;
 mod noise;
-mod picture;
+mod pipeline;
+mod png_file;
+mod prepare;
 mod schedule;
 mod scheduler;
 #[cfg(test)]
 mod tests;
-mod tokens;
+mod tokenizer;
 mod transformer;
 mod unet;
 mod vae;
@@ -32,15 +32,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::canvas::Canvas;
-use self::easel::Easel;
-use self::folder::Folder;
-use self::tokens::Tokens;
-use crate::backend::{Backend, Found, Prepare};
+use self::folder::DiffusersFolder;
+use self::pipeline::DiffusionPipeline;
+use self::prepare::PromptChecker;
+use self::tokenizer::ClipTokenizer;
+use crate::backend::{Backend, ModelInfo, Prepare};
 use crate::beacon::Beacon;
-use crate::engine::card;
+use crate::engine::candle_device;
 use crate::failure::LoadError;
-use crate::model::Model;
+use crate::model::LoadedModel;
 use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
 /// For what is not a matter of size, as it is for every other engine.
@@ -59,14 +59,14 @@ impl Backend for Diffusion {
         "diffusion"
     }
 
-    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<ModelInfo>, LoadError> {
         if spec.path.is_file() {
             return single(&spec.path).map_or(Ok(None), Err);
         }
-        if !Folder::is_at(&spec.path) {
+        if !DiffusersFolder::is_at(&spec.path) {
             return Ok(None);
         }
-        let folder = Folder::open(&spec.path)?;
+        let folder = DiffusersFolder::open(&spec.path)?;
         if spec.precision == Precision::Int8 {
             let path = spec.path.clone();
             let what = "pictures from weights of eight bits".to_owned();
@@ -76,74 +76,79 @@ impl Backend for Diffusion {
                 hint: "; leave the precision as it is".to_owned(),
             });
         }
-        let device = card::device(spec)?;
-        let easel = easel(&folder, spec, device);
-        Tokens::load(&folder.path, folder.clip.max_position_embeddings, folder.clip.vocab_size)?;
-        let (width, height) = easel.native;
+        let device = candle_device::device(spec)?;
+        let checker = checker(&folder, spec, device);
+        ClipTokenizer::load(&folder.path, folder.clip.max_position_embeddings, folder.clip.vocab_size)?;
+        let (width, height) = checker.native;
         let (sampler, prediction) = (folder.scheduler.sampler.name(), folder.scheduler.prediction.name());
-        let (smallest, _) = easel.smallest();
+        let (smallest, _) = checker.smallest();
         let smallest = u64::from(smallest).pow(2);
-        if easel.pixels_max < smallest {
+        if checker.pixels_max < smallest {
             return Err(LoadError::Memory {
                 need_bytes: need_bytes(&folder, device, smallest),
                 free_bytes: spec.memory_bytes.unwrap_or_default(),
                 hint: "name more memory for this model, or take a smaller one".to_owned(),
             });
         }
-        Ok(Some(Found {
+        Ok(Some(ModelInfo {
             engine: self.name(),
             capability: Capability::TextToImage,
             architecture: format!("stable-diffusion {width}x{height} {prediction} {sampler}"),
             files: folder.files()?,
             device,
-            device_bytes: card::memory_bytes(device)?,
-            memory_bytes: need_bytes(&folder, device, easel.pixels_max),
+            device_bytes: candle_device::memory_bytes(device)?,
+            memory_bytes: need_bytes(&folder, device, checker.pixels_max),
             // A step takes seconds to minutes and cannot be broken off from outside, and an allocation that fails ends
             // the process it is in.
             isolation: Isolation::Process,
-            notes: notes(&folder, &easel),
+            notes: notes(&folder, &checker),
         }))
     }
 
-    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError> {
         beacon.step()?;
-        let folder = Folder::open(&spec.path)?;
-        let device = card::device(spec)?;
-        let need_bytes = need_bytes(&folder, device, easel(&folder, spec, device).pixels_max);
-        Ok(Model::TextToImage(Box::new(Canvas::load(&folder, (device, need_bytes), spec.threads, beacon)?)))
+        let folder = DiffusersFolder::open(&spec.path)?;
+        let device = candle_device::device(spec)?;
+        let need_bytes = need_bytes(&folder, device, checker(&folder, spec, device).pixels_max);
+        Ok(LoadedModel::TextToImage(Box::new(DiffusionPipeline::load(
+            &folder,
+            (device, need_bytes),
+            spec.threads,
+            beacon,
+        )?)))
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        Ok(Arc::new(easel(&Folder::open(&spec.path)?, spec, card::device(spec)?)))
+        Ok(Arc::new(checker(&DiffusersFolder::open(&spec.path)?, spec, candle_device::device(spec)?)))
     }
 
     /// By the largest picture that may be asked for: between two signs of life the decoder passes over all of it.
     fn stall_max(&self, spec: &ModelSpec) -> Option<Duration> {
-        let folder = Folder::open(&spec.path).ok()?;
-        let largest = folder.largest(easel(&folder, spec, card::device(spec).ok()?).pixels_max);
+        let folder = DiffusersFolder::open(&spec.path).ok()?;
+        let largest = folder.largest(checker(&folder, spec, candle_device::device(spec).ok()?).pixels_max);
         Some(STALL + STALL_A_NUMBER * u32::try_from(largest).unwrap_or(u32::MAX))
     }
 }
 
 /// For what is left of what it may take, once its device has its own.
-fn easel(folder: &Folder, spec: &ModelSpec, device: Device) -> Easel {
-    let room = spec.memory_bytes.map(|bytes| bytes.saturating_sub(card::besides_bytes(device)));
-    Easel::new(folder, room)
+fn checker(folder: &DiffusersFolder, spec: &ModelSpec, device: Device) -> PromptChecker {
+    let room = spec.memory_bytes.map(|bytes| bytes.saturating_sub(candle_device::besides_bytes(device)));
+    PromptChecker::new(folder, room)
 }
 
 /// What a copy takes of its device that draws pictures of so many pixels.
-fn need_bytes(folder: &Folder, device: Device, pixels: u64) -> u64 {
-    card::besides_bytes(device) + folder.weights_bytes() + folder.drawing_bytes(pixels)
+fn need_bytes(folder: &DiffusersFolder, device: Device, pixels: u64) -> u64 {
+    candle_device::besides_bytes(device) + folder.weights_bytes() + folder.drawing_bytes(pixels)
 }
 
-fn notes(folder: &Folder, easel: &Easel) -> Vec<String> {
+fn notes(folder: &DiffusersFolder, checker: &PromptChecker) -> Vec<String> {
     let words = folder.clip.max_position_embeddings - 2;
-    let (step, pixels) = (easel.side_step, easel.pixels_max);
+    let (step, pixels) = (checker.side_step, checker.pixels_max);
     let mut notes = vec![
         format!("prompts are cut after {words} tokens"),
         format!(
             "sides are multiples of {step}, pictures have at most {pixels} pixels, and a picture takes at most {} steps",
-            easel.steps_max
+            checker.steps_max
         ),
     ];
     if let Some(replaced) = &folder.scheduler.replaced {

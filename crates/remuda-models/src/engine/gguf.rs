@@ -8,18 +8,18 @@
 //! Nothing is allocated because a count says so: a list has to fit into what is left of the file first. Every tensor is
 //! known to lie inside the file, and alone, before any of them is read.
 
-mod kind;
 mod reader;
 #[cfg(test)]
 pub(crate) mod sample;
+mod tensor_type;
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-pub(crate) use self::kind::Kind;
-use self::reader::Header;
+use self::reader::HeaderReader;
+pub(crate) use self::tensor_type::TensorType;
 use crate::failure::LoadError;
 
 /// More than any model has: those of 400 thousand million weights stay below 2,000.
@@ -35,12 +35,12 @@ const READ_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Gguf {
     pub(crate) path: PathBuf,
-    pub(crate) metadata: BTreeMap<String, Value>,
-    pub(crate) tensors: BTreeMap<String, Tensor>,
+    pub(crate) metadata: BTreeMap<String, MetadataValue>,
+    pub(crate) tensors: BTreeMap<String, TensorInfo>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum MetadataValue {
     Integer(i64),
     Number(f64),
     Truth(bool),
@@ -53,15 +53,15 @@ pub(crate) enum Value {
 
 /// Where a tensor lies and how it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tensor {
-    pub(crate) kind: Kind,
+pub(crate) struct TensorInfo {
+    pub(crate) kind: TensorType,
     /// The innermost first, as the file has it: the length of a row, then how many rows.
     pub(crate) shape: Vec<u64>,
     at: u64,
     bytes: u64,
 }
 
-impl Tensor {
+impl TensorInfo {
     pub(crate) fn elements(&self) -> u64 {
         self.shape.iter().product()
     }
@@ -76,7 +76,7 @@ impl Gguf {
         let wrong = |detail| LoadError::Wrong { path: path.to_owned(), detail };
         let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
         let bytes = file.metadata().map_err(|error| wrong(error.to_string()))?.len();
-        let mut header = Header::begin(path, file, bytes)?;
+        let mut header = HeaderReader::begin(path, file, bytes)?;
         let tensors_count = header.count("tensors", TENSORS_MAX)?;
         let entries = header.count("metadata entries", ENTRIES_MAX)?;
         let mut metadata = BTreeMap::new();
@@ -87,7 +87,7 @@ impl Gguf {
         }
         let alignment = match metadata.get("general.alignment") {
             None => ALIGNMENT,
-            Some(Value::Integer(it)) if *it > 0 && *it <= 1 << 16 && it.count_ones() == 1 => {
+            Some(MetadataValue::Integer(it)) if *it > 0 && *it <= 1 << 16 && it.count_ones() == 1 => {
                 it.unsigned_abs()
             }
             Some(other) => return Err(wrong(format!("general.alignment is {other:?}"))),
@@ -106,7 +106,7 @@ impl Gguf {
     }
 
     /// A small tensor's bytes, as the file has them.
-    pub(crate) fn read(&self, name: &str) -> Result<(&Tensor, Vec<u8>), LoadError> {
+    pub(crate) fn read(&self, name: &str) -> Result<(&TensorInfo, Vec<u8>), LoadError> {
         let tensor = self.tensor(name)?;
         let mut bytes = Vec::new();
         self.each(name, tensor.bytes, |whole| {
@@ -139,7 +139,7 @@ impl Gguf {
         Ok(())
     }
 
-    pub(crate) fn tensor(&self, name: &str) -> Result<&Tensor, LoadError> {
+    pub(crate) fn tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
         self.tensors.get(name).ok_or_else(|| LoadError::Wrong {
             path: self.path.clone(),
             detail: format!("there is no tensor {name} in it"),
@@ -153,48 +153,48 @@ impl Gguf {
 
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
         match self.metadata.get(key) {
-            Some(Value::Text(text)) => Some(text),
+            Some(MetadataValue::Text(text)) => Some(text),
             _ => None,
         }
     }
 
     pub(crate) fn integer(&self, key: &str) -> Option<u64> {
         match self.metadata.get(key) {
-            Some(Value::Integer(number)) => u64::try_from(*number).ok(),
+            Some(MetadataValue::Integer(number)) => u64::try_from(*number).ok(),
             _ => None,
         }
     }
 
     pub(crate) fn number(&self, key: &str) -> Option<f64> {
         match self.metadata.get(key) {
-            Some(Value::Number(number)) => Some(*number),
+            Some(MetadataValue::Number(number)) => Some(*number),
             _ => None,
         }
     }
 
     pub(crate) fn truth(&self, key: &str) -> Option<bool> {
         match self.metadata.get(key) {
-            Some(Value::Truth(truth)) => Some(*truth),
+            Some(MetadataValue::Truth(truth)) => Some(*truth),
             _ => None,
         }
     }
 
     pub(crate) fn texts(&self, key: &str) -> Option<&[String]> {
         match self.metadata.get(key) {
-            Some(Value::Texts(texts)) => Some(texts),
+            Some(MetadataValue::Texts(texts)) => Some(texts),
             _ => None,
         }
     }
 
     pub(crate) fn integers(&self, key: &str) -> Option<&[i64]> {
         match self.metadata.get(key) {
-            Some(Value::Integers(numbers)) => Some(numbers),
+            Some(MetadataValue::Integers(numbers)) => Some(numbers),
             _ => None,
         }
     }
 
     /// How many weights there are of each kind, most first.
-    pub(crate) fn kinds(&self) -> Vec<(Kind, u64)> {
+    pub(crate) fn kinds(&self) -> Vec<(TensorType, u64)> {
         let mut counts = BTreeMap::new();
         for tensor in self.tensors.values() {
             *counts.entry(tensor.kind).or_insert(0) += tensor.elements();
@@ -208,7 +208,7 @@ impl Gguf {
 /// Gives each tensor its place in the file, and sees that it is inside and not shared.
 fn place(
     path: &Path,
-    tensors: &mut BTreeMap<String, Tensor>,
+    tensors: &mut BTreeMap<String, TensorInfo>,
     data_at: u64,
     alignment: u64,
     file_bytes: u64,

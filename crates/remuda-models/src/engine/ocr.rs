@@ -9,9 +9,9 @@
 //! than reading them together saves.
 
 mod boxes;
+mod charset;
+mod contour;
 mod crop;
-mod letters;
-mod outline;
 
 use std::path::{Path, PathBuf};
 
@@ -21,15 +21,15 @@ use rten::NodeId;
 use rten_tensor::Tensor;
 use rten_tensor::prelude::*;
 
-use self::boxes::{Corners, Frame};
-use self::letters::Letters;
-use super::onnx::graph::{self, Graph};
-use super::onnx::header::{FLOAT, Header};
-use super::sight::picture;
+use self::boxes::{Corners, InputFrame};
+use self::charset::Charset;
+use super::image_model::image_file;
+use super::onnx::graph::{self, OnnxGraph};
+use super::onnx::header::{FLOAT, OnnxHeader};
 use crate::beacon::Beacon;
-use crate::failure::{Failure, LoadError};
+use crate::failure::{InferenceError, LoadError};
 use crate::model::Vision;
-use crate::request::{Line, Look, Seen};
+use crate::request::{ImageQuery, RecognizedText, TextLine};
 
 /// What the largest picture takes beside the weights.
 pub(crate) const WORK_BYTES: u64 = 768 << 20;
@@ -50,18 +50,18 @@ const LINE_CONFIDENCE_MIN: f32 = 0.5;
 
 /// The graphs of a reader.
 #[derive(Clone, Debug)]
-pub(crate) struct Files {
+pub(crate) struct OcrFiles {
     find: PathBuf,
     read: PathBuf,
     turn: Option<PathBuf>,
-    letters: Letters,
+    letters: Charset,
     /// Where the characters stand, unless the graph has them.
     letters_file: Option<PathBuf>,
 }
 
-impl Files {
+impl OcrFiles {
     /// Those that find and read, if they are among these.
-    pub(crate) fn among(graphs: &[PathBuf]) -> Result<Option<Files>, LoadError> {
+    pub(crate) fn among(graphs: &[PathBuf]) -> Result<Option<OcrFiles>, LoadError> {
         let named = |part: &str| {
             let is_named = |path: &&PathBuf| {
                 path.file_stem().is_some_and(|name| {
@@ -81,8 +81,8 @@ impl Files {
             Some([_, _, Some(classes)]) => usize::try_from(*classes).ok(),
             _ => None,
         };
-        let (letters, letters_file) = Letters::find(&read, &header, classes)?;
-        Ok(Some(Files { find, read, turn, letters, letters_file }))
+        let (letters, letters_file) = Charset::find(&read, &header, classes)?;
+        Ok(Some(OcrFiles { find, read, turn, letters, letters_file }))
     }
 
     pub(crate) fn architecture(&self) -> String {
@@ -103,8 +103,8 @@ impl Files {
 }
 
 /// The header of a graph that takes one picture.
-fn sees(path: &Path) -> Result<Header, LoadError> {
-    let header = Header::read(path)?;
+fn sees(path: &Path) -> Result<OnnxHeader, LoadError> {
+    let header = OnnxHeader::read(path)?;
     if !header.cubics.is_empty() {
         return Err(LoadError::Unsupported {
             path: path.to_owned(),
@@ -125,29 +125,30 @@ fn sees(path: &Path) -> Result<Header, LoadError> {
 }
 
 /// A graph that takes one picture and gives one thing.
-struct Stage {
-    graph: Graph,
+struct OcrStage {
+    graph: OnnxGraph,
     input: NodeId,
     output: NodeId,
 }
 
-impl Stage {
+impl OcrStage {
     fn load(
         path: &Path,
         threads: &std::sync::Arc<rten::ThreadPool>,
         beacon: &Beacon,
-    ) -> Result<Stage, LoadError> {
-        let (header, graph) = (sees(path)?, Graph::load(path, threads, beacon)?);
-        let node = |info: Option<&super::onnx::header::Info>| graph.value(info.map_or("", |info| &info.name));
+    ) -> Result<OcrStage, LoadError> {
+        let (header, graph) = (sees(path)?, OnnxGraph::load(path, threads, beacon)?);
+        let node =
+            |info: Option<&super::onnx::header::TensorShape>| graph.value(info.map_or("", |info| &info.name));
         let (input, output) = (node(header.inputs.first())?, node(header.outputs.first())?);
-        Ok(Stage { graph, input, output })
+        Ok(OcrStage { graph, input, output })
     }
 
     /// What it makes of a picture, with black to the right of it up to `width`.
-    fn run(&self, picture: &RgbImage, width: u32) -> Result<Tensor<f32>, Failure> {
+    fn run(&self, picture: &RgbImage, width: u32) -> Result<Tensor<f32>, InferenceError> {
         let (height, given) = (picture.height() as usize, picture.width() as usize);
         let width = (width as usize).max(given);
-        let planes = picture::planes(picture, HALF, HALF);
+        let planes = image_file::planes(picture, HALF, HALF);
         let mut input = vec![0.0; 3 * height * width];
         // Blue comes first: these were trained on pictures as OpenCV reads them.
         for (plane, source) in input.chunks_mut(height * width).zip(planes.chunks(height * given).rev()) {
@@ -160,34 +161,34 @@ impl Stage {
     }
 }
 
-pub(crate) struct Reader {
-    find: Stage,
-    read: Stage,
-    turn: Option<Stage>,
-    letters: Letters,
+pub(crate) struct OcrModel {
+    find: OcrStage,
+    read: OcrStage,
+    turn: Option<OcrStage>,
+    letters: Charset,
 }
 
-impl Reader {
-    pub(crate) fn load(files: &Files, threads: u32, beacon: &Beacon) -> Result<Reader, LoadError> {
+impl OcrModel {
+    pub(crate) fn load(files: &OcrFiles, threads: u32, beacon: &Beacon) -> Result<OcrModel, LoadError> {
         let threads = graph::threads(threads);
-        Ok(Reader {
-            find: Stage::load(&files.find, &threads, beacon)?,
-            read: Stage::load(&files.read, &threads, beacon)?,
-            turn: files.turn.as_deref().map(|path| Stage::load(path, &threads, beacon)).transpose()?,
+        Ok(OcrModel {
+            find: OcrStage::load(&files.find, &threads, beacon)?,
+            read: OcrStage::load(&files.read, &threads, beacon)?,
+            turn: files.turn.as_deref().map(|path| OcrStage::load(path, &threads, beacon)).transpose()?,
             letters: files.letters.clone(),
         })
     }
 
     /// Where text is, in the order it is read.
-    fn boxes(&self, picture: &RgbImage, beacon: &Beacon) -> Result<Vec<Corners>, Failure> {
-        let frame = Frame::of(picture);
+    fn boxes(&self, picture: &RgbImage, beacon: &Beacon) -> Result<Vec<Corners>, InferenceError> {
+        let frame = InputFrame::of(picture);
         let scaled = frame.scaled(picture);
         beacon.step()?;
         let map = self.find.run(&scaled, scaled.width())?;
         beacon.step()?;
         let expected = [1, 1, scaled.height() as usize, scaled.width() as usize];
         if map.shape() != expected {
-            return Err(Failure::Engine(format!(
+            return Err(InferenceError::Engine(format!(
                 "a map of {expected:?} was expected and {:?} came",
                 map.shape()
             )));
@@ -196,7 +197,7 @@ impl Reader {
         boxes::find(&map, &frame, beacon)
     }
 
-    fn line(&self, picture: &RgbImage, mut corners: Corners) -> Result<Line, Failure> {
+    fn line(&self, picture: &RgbImage, mut corners: Corners) -> Result<TextLine, InferenceError> {
         let (mut strip, turns) = crop::strip(picture, &corners);
         corners.rotate_left(turns);
         if let Some(turn) = &self.turn
@@ -207,24 +208,24 @@ impl Reader {
         }
         let read = self.read.run(&in_height(&strip, LINE_WIDTH_MAX), LINE_WIDTH_MIN)?;
         let (text, confidence) = self.letters.read(&read)?;
-        Ok(Line { text, confidence, corners })
+        Ok(TextLine { text, confidence, corners })
     }
 }
 
-impl Vision for Reader {
-    fn look(&mut self, look: &Look, beacon: &Beacon) -> Result<Seen, Failure> {
+impl Vision for OcrModel {
+    fn look(&mut self, look: &ImageQuery, beacon: &Beacon) -> Result<RecognizedText, InferenceError> {
         beacon.step()?;
-        let picture = picture::decode(&look.image).map_err(Failure::Input)?;
+        let picture = image_file::decode(&look.image).map_err(InferenceError::Input)?;
         let mut lines = Vec::new();
         for corners in self.boxes(&picture, beacon)? {
             beacon.step()?;
             let line = self.line(&picture, corners)?;
             if line.confidence >= LINE_CONFIDENCE_MIN && !line.text.trim().is_empty() {
-                lines.push(Line { corners: line.corners.map(|corner| within(corner, &picture)), ..line });
+                lines.push(TextLine { corners: line.corners.map(|corner| within(corner, &picture)), ..line });
             }
         }
         let texts: Vec<_> = lines.iter().map(|line| line.text.as_str()).collect();
-        Ok(Seen { text: texts.join("\n"), lines })
+        Ok(RecognizedText { text: texts.join("\n"), lines })
     }
 }
 

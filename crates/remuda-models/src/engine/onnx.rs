@@ -16,13 +16,13 @@ mod text;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use self::header::{FLOAT, Header};
-use self::text::Folder;
-use super::{ocr, sight};
-use crate::backend::{Backend, Found, Prepare};
+use self::header::{FLOAT, OnnxHeader};
+use self::text::TextModelFolder;
+use super::{image_model, ocr};
+use crate::backend::{Backend, ModelInfo, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
-use crate::model::Model;
+use crate::model::LoadedModel;
 use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
 /// Runs ONNX files on CPUs.
@@ -30,10 +30,10 @@ use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 pub struct Onnx;
 
 /// What a path turned out to hold.
-enum Plan {
-    Reader(ocr::Files),
-    Picture(sight::Backbone),
-    Text(Folder),
+enum OnnxPlan {
+    Reader(ocr::OcrFiles),
+    Picture(image_model::Backbone),
+    Text(TextModelFolder),
 }
 
 impl Backend for Onnx {
@@ -41,7 +41,7 @@ impl Backend for Onnx {
         "rten"
     }
 
-    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<ModelInfo>, LoadError> {
         let Some(plan) = plan(&spec.path)? else { return Ok(None) };
         if spec.capability.is_some_and(|asked| asked != plan.capability()) {
             return Ok(None);
@@ -55,7 +55,7 @@ impl Backend for Onnx {
         }
         let files = plan.files();
         let weights: u64 = files.iter().filter_map(|file| file.metadata().ok()).map(|file| file.len()).sum();
-        Ok(Some(Found {
+        Ok(Some(ModelInfo {
             engine: self.name(),
             capability: plan.capability(),
             architecture: plan.architecture(),
@@ -69,76 +69,78 @@ impl Backend for Onnx {
         }))
     }
 
-    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError> {
         match plan(&spec.path)?.ok_or_else(|| nothing(&spec.path))? {
-            Plan::Reader(files) => {
-                Ok(Model::Vision(Box::new(ocr::Reader::load(&files, spec.threads, beacon)?)))
+            OnnxPlan::Reader(files) => {
+                Ok(LoadedModel::Vision(Box::new(ocr::OcrModel::load(&files, spec.threads, beacon)?)))
             }
-            Plan::Picture(backbone) => {
-                Ok(Model::ImageEmbedding(Box::new(sight::Sight::load(&backbone, spec.threads, beacon)?)))
-            }
-            Plan::Text(folder) => {
-                Ok(Model::TextEmbedding(Box::new(text::Texts::load(&folder, spec.threads, beacon)?)))
-            }
+            OnnxPlan::Picture(backbone) => Ok(LoadedModel::ImageEmbedding(Box::new(
+                image_model::ImageModel::load(&backbone, spec.threads, beacon)?,
+            ))),
+            OnnxPlan::Text(folder) => Ok(LoadedModel::TextEmbedding(Box::new(text::OnnxTextModel::load(
+                &folder,
+                spec.threads,
+                beacon,
+            )?))),
         }
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
         match plan(&spec.path)?.ok_or_else(|| nothing(&spec.path))? {
-            Plan::Reader(_) => Ok(Arc::new(sight::Checks(Capability::Vision))),
-            Plan::Picture(_) => Ok(Arc::new(sight::Checks(Capability::ImageEmbedding))),
-            Plan::Text(folder) => Ok(Arc::new(folder.words()?)),
+            OnnxPlan::Reader(_) => Ok(Arc::new(image_model::ImageChecks(Capability::Vision))),
+            OnnxPlan::Picture(_) => Ok(Arc::new(image_model::ImageChecks(Capability::ImageEmbedding))),
+            OnnxPlan::Text(folder) => Ok(Arc::new(folder.words()?)),
         }
     }
 }
 
-impl Plan {
+impl OnnxPlan {
     fn capability(&self) -> Capability {
         match self {
-            Plan::Reader(_) => Capability::Vision,
-            Plan::Picture(_) => Capability::ImageEmbedding,
-            Plan::Text(_) => Capability::TextEmbedding,
+            OnnxPlan::Reader(_) => Capability::Vision,
+            OnnxPlan::Picture(_) => Capability::ImageEmbedding,
+            OnnxPlan::Text(_) => Capability::TextEmbedding,
         }
     }
 
     fn architecture(&self) -> String {
         match self {
-            Plan::Reader(files) => files.architecture(),
-            Plan::Picture(backbone) => backbone.architecture(),
-            Plan::Text(_) => "text embedding, as an ONNX graph".to_owned(),
+            OnnxPlan::Reader(files) => files.architecture(),
+            OnnxPlan::Picture(backbone) => backbone.architecture(),
+            OnnxPlan::Text(_) => "text embedding, as an ONNX graph".to_owned(),
         }
     }
 
     fn files(&self) -> Vec<PathBuf> {
         match self {
-            Plan::Reader(files) => files.all(),
-            Plan::Picture(backbone) => backbone.files(),
-            Plan::Text(folder) => folder.files(),
+            OnnxPlan::Reader(files) => files.all(),
+            OnnxPlan::Picture(backbone) => backbone.files(),
+            OnnxPlan::Text(folder) => folder.files(),
         }
     }
 
     /// What computing takes beside the weights.
     fn work_bytes(&self) -> u64 {
         match self {
-            Plan::Reader(_) => ocr::WORK_BYTES,
-            Plan::Picture(_) => sight::WORK_BYTES,
-            Plan::Text(_) => text::WORK_BYTES,
+            OnnxPlan::Reader(_) => ocr::WORK_BYTES,
+            OnnxPlan::Picture(_) => image_model::WORK_BYTES,
+            OnnxPlan::Text(_) => text::WORK_BYTES,
         }
     }
 
     fn notes(&self) -> Vec<String> {
         match self {
-            Plan::Reader(files) => files.notes(),
-            Plan::Picture(backbone) => backbone.notes(),
-            Plan::Text(folder) => folder.notes(),
+            OnnxPlan::Reader(files) => files.notes(),
+            OnnxPlan::Picture(backbone) => backbone.notes(),
+            OnnxPlan::Text(folder) => folder.notes(),
         }
     }
 }
 
-fn plan(path: &Path) -> Result<Option<Plan>, LoadError> {
+fn plan(path: &Path) -> Result<Option<OnnxPlan>, LoadError> {
     let graphs = graphs(path);
-    if let Some(files) = ocr::Files::among(&graphs)? {
-        return Ok(Some(Plan::Reader(files)));
+    if let Some(files) = ocr::OcrFiles::among(&graphs)? {
+        return Ok(Some(OnnxPlan::Reader(files)));
     }
     let named = |name: &str| graphs.iter().find(|graph| graph.file_name().is_some_and(|it| it == name));
     let Some(file) = named("model.onnx").or_else(|| graphs.first().filter(|_| graphs.len() == 1)) else {
@@ -151,7 +153,7 @@ fn plan(path: &Path) -> Result<Option<Plan>, LoadError> {
             }),
         };
     };
-    let header = Header::read(file)?;
+    let header = OnnxHeader::read(file)?;
     if header.is_split {
         return Err(LoadError::Unsupported {
             path: file.clone(),
@@ -160,13 +162,13 @@ fn plan(path: &Path) -> Result<Option<Plan>, LoadError> {
         });
     }
     if header.input("input_ids").is_some() {
-        return Folder::read(file, &header).map(|folder| Some(Plan::Text(folder)));
+        return TextModelFolder::read(file, &header).map(|folder| Some(OnnxPlan::Text(folder)));
     }
     if let [input] = header.inputs.as_slice()
         && input.element == FLOAT
         && matches!(input.shape.as_slice(), [_, Some(3), _, _])
     {
-        return sight::Backbone::read(file, &header).map(|backbone| Some(Plan::Picture(backbone)));
+        return image_model::Backbone::read(file, &header).map(|backbone| Some(OnnxPlan::Picture(backbone)));
     }
     let taken: Vec<_> = header.inputs.iter().map(|info| info.name.as_str()).collect();
     Err(LoadError::Unsupported {

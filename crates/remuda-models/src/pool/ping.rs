@@ -1,24 +1,24 @@
 //! Questions by which somebody outside may ask for a sign of life, each with a number of its own.
 //!
-//! Asked is never the one that computes: of a thread its exit and its beacon are read, and a child process answers from a
+//! PendingRequest is never the one that computes: of a thread its exit and its beacon are read, and a child process answers from a
 //! thread beside. An answer that nobody waits for is dropped, whoever it is from: an old pong vouches for nobody.
 
 use std::collections::BTreeMap;
 
-use crate::roster::CopyId;
+use crate::supervisor::CopyId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Nonce(pub(crate) u64);
 
 #[derive(Debug, Default)]
-pub(super) struct Pings {
+pub(super) struct PingTable {
     last: u64,
-    open: BTreeMap<Nonce, Open>,
+    open: BTreeMap<Nonce, OpenPing>,
     pub(super) dropped: u64,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenPing {
     copy: CopyId,
     is_answered: bool,
 }
@@ -26,14 +26,14 @@ struct Open {
 /// More are open only if nobody answers: the oldest is given up.
 const OPEN_MAX: usize = 256;
 
-impl Pings {
-    pub(super) fn ask(&mut self, copy: CopyId) -> Nonce {
+impl PingTable {
+    pub(super) fn open(&mut self, copy: CopyId) -> Nonce {
         if self.open.len() >= OPEN_MAX {
             self.open.pop_first();
         }
         self.last += 1;
         let nonce = Nonce(self.last);
-        self.open.insert(nonce, Open { copy, is_answered: false });
+        self.open.insert(nonce, OpenPing { copy, is_answered: false });
         nonce
     }
 
@@ -68,11 +68,11 @@ mod tests {
     /// Faults: T5.
     #[test]
     fn a_late_pong_and_a_strangers_pong_vouch_for_nobody() {
-        let mut pings = Pings::default();
+        let mut pings = PingTable::default();
         let (one, other) = (CopyId(1), CopyId(2));
-        let old = pings.ask(one);
+        let old = pings.open(one);
         pings.close(old);
-        let new = pings.ask(one);
+        let new = pings.open(one);
         assert!(!pings.answer(one, old), "late: it was given up");
         assert!(!pings.answer(other, new), "somebody else's question");
         assert!(!pings.is_answered(new));

@@ -15,14 +15,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Serving;
+use super::ModelRuntime;
+use super::copy_handle::CopyOrder;
 use super::ping::Nonce;
-use super::seat::Order;
-use super::shared::Shared;
+use super::shared::PoolShared;
 use crate::beacon::Beacon;
 use crate::child::frame::{self, FromChild, ToChild};
 use crate::failure::LoadError;
-use crate::roster::{CopyId, Event, RunId, Why};
+use crate::supervisor::{CopyId, ExitReason, PoolEvent, RunId};
 use crate::sync::thread;
 
 /// How a program is started that does nothing but call [`child::run`](crate::child::run).
@@ -91,33 +91,38 @@ impl Process {
 }
 
 /// Its whole life, on the thread that reads from it. The kernel ends the child together with this thread.
-pub(super) fn run(serving: &Serving, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) {
-    let why = live(serving, shared, copy, beacon)
-        .unwrap_or_else(|error| Why::Exited(format!("it could not be started: {error}")));
-    shared.last_word(copy, why);
+pub(super) fn run(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) {
+    let why = live(runtime, shared, copy, beacon)
+        .unwrap_or_else(|error| ExitReason::Exited(format!("it could not be started: {error}")));
+    shared.copy_ended(copy, why);
 }
 
-fn live(serving: &Serving, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) -> io::Result<Why> {
+fn live(
+    runtime: &ModelRuntime,
+    shared: &Arc<PoolShared>,
+    copy: CopyId,
+    beacon: &Beacon,
+) -> io::Result<ExitReason> {
     let (ours, theirs) = UnixStream::pair()?;
     let child =
-        serving.child.command(serving.spec.threads)?.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+        runtime.child.command(runtime.spec.threads)?.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
     let process = Arc::new(Process { pid: child.id(), child: Mutex::new(child) });
-    shared.seat(copy, Arc::clone(&process));
+    shared.attach_process(copy, Arc::clone(&process));
     let to_child = ours.try_clone();
-    let (spec, orders) = (serving.spec.clone(), Arc::clone(shared));
+    let (spec, orders) = (runtime.spec.clone(), Arc::clone(shared));
     let writer = to_child.and_then(|to_child| {
         let body = move || write(to_child, spec, &orders, copy);
-        thread::Builder::new().name(format!("{}-{copy}-to", serving.spec.name)).spawn(body)
+        thread::Builder::new().name(format!("{}-{copy}-to", runtime.spec.name)).spawn(body)
     });
     let last_words = if writer.is_ok() { read(ours, shared, copy, beacon) } else { None };
     let status = process.reap();
-    let is_told = shared.dismiss(copy);
+    let quit_requested = shared.child_ended(copy);
     let writer = writer?.join();
     drop(writer);
     Ok(match (last_words, status) {
         (Some(why), _) => why,
-        (None, _) if is_told => Why::Told,
-        (None, status) => Why::Exited(status.map_or_else(|error| error.to_string(), manner)),
+        (None, _) if quit_requested => ExitReason::Requested,
+        (None, status) => ExitReason::Exited(status.map_or_else(|error| error.to_string(), manner)),
     })
 }
 
@@ -131,15 +136,15 @@ fn manner(status: ExitStatus) -> String {
 }
 
 /// Carries orders to the child until it is told to end or cannot be reached; then the one who reads knows more.
-fn write(mut to_child: UnixStream, spec: crate::ModelSpec, shared: &Shared, copy: CopyId) {
+fn write(mut to_child: UnixStream, spec: crate::ModelSpec, shared: &PoolShared, copy: CopyId) {
     let mut reached = frame::write(&mut to_child, &ToChild::Load(spec));
     loop {
-        let frame = match shared.take(copy) {
+        let frame = match shared.next_order(copy) {
             // If it was stopped before it was sent, the stop is the next order.
-            Order::Run { run: RunId(run), parts, .. } => ToChild::Work { run, parts },
-            Order::Stop(RunId(run)) => ToChild::Stop { run },
-            Order::Ping(Nonce(nonce)) => ToChild::Ping { nonce },
-            Order::Quit => break,
+            CopyOrder::Run { run: RunId(run), parts, .. } => ToChild::Work { run, parts },
+            CopyOrder::Stop(RunId(run)) => ToChild::Stop { run },
+            CopyOrder::Ping(Nonce(nonce)) => ToChild::Ping { nonce },
+            CopyOrder::Quit => break,
         };
         if reached.is_ok() {
             reached = frame::write(&mut to_child, &frame);
@@ -152,22 +157,27 @@ fn write(mut to_child: UnixStream, spec: crate::ModelSpec, shared: &Shared, copy
 }
 
 /// Everything the child says, until it says no more; its last words, if it had any.
-fn read(from_child: UnixStream, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) -> Option<Why> {
+fn read(
+    from_child: UnixStream,
+    shared: &Arc<PoolShared>,
+    copy: CopyId,
+    beacon: &Beacon,
+) -> Option<ExitReason> {
     let mut from_child = BufReader::new(from_child);
     loop {
         match frame::read(&mut from_child) {
-            Ok(Some(FromChild::Loaded)) => shared.apply(Event::Loaded(copy)),
-            Ok(Some(FromChild::Piece { run, piece })) => shared.say(copy, RunId(run), piece),
+            Ok(Some(FromChild::Loaded)) => shared.apply(PoolEvent::Loaded(copy)),
+            Ok(Some(FromChild::AnswerUpdate { run, piece })) => shared.stream(copy, RunId(run), piece),
             Ok(Some(FromChild::Done { run, outcome })) => {
-                shared.apply(Event::Done { copy, run: RunId(run), outcome });
+                shared.apply(PoolEvent::Finished { copy, run: RunId(run), outcome });
             }
             Ok(Some(FromChild::Pong { nonce, steps })) => shared.pong(copy, Nonce(nonce), beacon, steps),
-            Ok(Some(FromChild::NotLoaded(LoadError::Stopped))) => return Some(Why::Told),
-            Ok(Some(FromChild::NotLoaded(error))) => return Some(Why::Load(error)),
-            Ok(Some(FromChild::Panicked(what))) => return Some(Why::Panicked(what)),
+            Ok(Some(FromChild::NotLoaded(LoadError::Stopped))) => return Some(ExitReason::Requested),
+            Ok(Some(FromChild::NotLoaded(error))) => return Some(ExitReason::Load(error)),
+            Ok(Some(FromChild::Panicked(what))) => return Some(ExitReason::Panicked(what)),
             Ok(None) => return None,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Some(Why::Exited(format!("it spoke nonsense: {error}")));
+                return Some(ExitReason::Exited(format!("it spoke nonsense: {error}")));
             }
             // Reset by the one that died.
             Err(_) => return None,

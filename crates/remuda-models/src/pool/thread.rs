@@ -4,38 +4,38 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::Serving;
-use super::seat::Order;
-use super::shared::Shared;
+use super::ModelRuntime;
+use super::copy_handle::CopyOrder;
+use super::shared::PoolShared;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
-use crate::request::Part;
-use crate::roster::{CopyId, Event, Why};
+use crate::request::RequestPart;
+use crate::supervisor::{CopyId, ExitReason, PoolEvent};
 
 /// Its whole life. However it ends, the model is dropped by then and the last word is said.
-pub(super) fn run(serving: &Serving, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) {
-    let life = AssertUnwindSafe(|| live(serving, shared, copy, beacon));
-    let why = catch_unwind(life).unwrap_or_else(|panic| Why::Panicked(message(panic.as_ref())));
-    shared.last_word(copy, why);
+pub(super) fn run(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) {
+    let life = AssertUnwindSafe(|| live(runtime, shared, copy, beacon));
+    let why = catch_unwind(life).unwrap_or_else(|panic| ExitReason::Panicked(message(panic.as_ref())));
+    shared.copy_ended(copy, why);
 }
 
-fn live(serving: &Serving, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) -> Why {
-    let mut model = match serving.backend.load(&serving.spec, beacon) {
+fn live(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) -> ExitReason {
+    let mut model = match runtime.backend.load(&runtime.spec, beacon) {
         Ok(model) => model,
-        Err(LoadError::Stopped) => return Why::Told,
-        Err(error) => return Why::Load(error),
+        Err(LoadError::Stopped) => return ExitReason::Requested,
+        Err(error) => return ExitReason::Load(error),
     };
-    shared.apply(Event::Loaded(copy));
+    shared.apply(PoolEvent::Loaded(copy));
     loop {
-        match shared.take(copy) {
-            Order::Run { run, parts, .. } => {
-                let batch: Vec<Part> = parts.iter().map(|part| Part::clone(part)).collect();
-                let outcome = model.answer(&batch, beacon, &mut |piece| shared.say(copy, run, piece));
-                shared.apply(Event::Done { copy, run, outcome });
+        match shared.next_order(copy) {
+            CopyOrder::Run { run, parts, .. } => {
+                let batch: Vec<RequestPart> = parts.iter().map(|part| RequestPart::clone(part)).collect();
+                let outcome = model.answer(&batch, beacon, &mut |piece| shared.stream(copy, run, piece));
+                shared.apply(PoolEvent::Finished { copy, run, outcome });
             }
             // A thread sees its beacon, and has a supervisor who does.
-            Order::Stop(_) | Order::Ping(_) => {}
-            Order::Quit => return Why::Told,
+            CopyOrder::Stop(_) | CopyOrder::Ping(_) => {}
+            CopyOrder::Quit => return ExitReason::Requested,
         }
     }
 }

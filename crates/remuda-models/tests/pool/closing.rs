@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use remuda_models::PoolError;
+use remuda_models::ModelError;
 use rustix::process::{Pid, test_kill_process};
 
-use super::herd::{KINDS, STAND_IN, herd, wait_until};
+use super::fixture::{KINDS, STAND_IN, fixture, wait_until};
 
 fn is_there(pid: u32) -> bool {
     test_kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()).is_ok()
@@ -17,16 +17,16 @@ fn is_there(pid: u32) -> bool {
 #[test]
 fn closing_waits_for_what_is_nearly_done() {
     for kind in KINDS {
-        let herd = herd();
-        herd.embedding(1, kind);
-        let running = herd.ask("!busy 300");
-        let waiting = herd.ask("text");
-        herd.until("busy", |model| model.copies[0].state == "busy");
-        herd.pool.close(Duration::from_secs(60));
+        let fixture = fixture();
+        fixture.embedding(1, kind);
+        let running = fixture.ask("!busy 300");
+        let waiting = fixture.ask("text");
+        fixture.until("busy", |model| model.copies[0].state == "busy");
+        fixture.pool.close(Duration::from_secs(60));
         running.wait().unwrap();
         waiting.wait().unwrap();
-        assert_eq!(herd.try_ask("late").unwrap_err(), PoolError::Closing);
-        assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 0);
+        assert_eq!(fixture.try_ask("late").unwrap_err(), ModelError::Closing);
+        assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 0);
     }
 }
 
@@ -34,19 +34,19 @@ fn closing_waits_for_what_is_nearly_done() {
 #[test]
 fn at_its_deadline_closing_answers_everybody_and_leaves_nobody_behind() {
     for kind in KINDS {
-        let herd = herd();
-        herd.embedding(2, kind);
-        let pids: Vec<_> = herd.model().copies.iter().filter_map(|copy| copy.pid).collect();
+        let fixture = fixture();
+        fixture.embedding(2, kind);
+        let pids: Vec<_> = fixture.model().copies.iter().filter_map(|copy| copy.pid).collect();
         assert_eq!(pids.len(), if kind == KINDS[1] { 2 } else { 0 });
-        let tickets: Vec<_> = (0..4).map(|_| herd.ask("!busy 100000")).collect();
-        herd.until("busy", |model| model.copies.iter().all(|copy| copy.state == "busy"));
+        let tickets: Vec<_> = (0..4).map(|_| fixture.ask("!busy 100000")).collect();
+        fixture.until("busy", |model| model.copies.iter().all(|copy| copy.state == "busy"));
         let began = Instant::now();
-        herd.pool.close(Duration::from_millis(100));
+        fixture.pool.close(Duration::from_millis(100));
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
         for ticket in tickets {
-            assert_eq!(ticket.wait(), Err(PoolError::Closing));
+            assert_eq!(ticket.wait(), Err(ModelError::Closing));
         }
-        assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 0);
+        assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 0);
         assert!(!pids.iter().any(|pid| is_there(*pid)), "reaped");
     }
 }
@@ -54,10 +54,10 @@ fn at_its_deadline_closing_answers_everybody_and_leaves_nobody_behind() {
 /// Whoever drops the pool has ended it, and its children with it.
 #[test]
 fn a_pool_that_is_dropped_ends_its_children() {
-    let mut herd = herd();
-    herd.embedding(1, KINDS[1]);
-    let pid = herd.model().copies[0].pid.unwrap();
-    herd.pool = super::herd::herd().pool.clone();
+    let mut fixture = fixture();
+    fixture.embedding(1, KINDS[1]);
+    let pid = fixture.model().copies[0].pid.unwrap();
+    fixture.pool = super::fixture::fixture().pool.clone();
     wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
 }
 

@@ -1,7 +1,9 @@
 //! A model is served: what goes in comes out.
 
-use remuda_models::fake::Fake;
-use remuda_models::{Call, Engines, ModelSpec, PartAnswer, Pool, PoolError, PoolSettings, Request};
+use remuda_models::fake::FakeEngine;
+use remuda_models::{
+    CallOptions, Engines, ModelError, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer,
+};
 
 fn embedding(folder: &tempfile::TempDir) -> ModelSpec {
     let path = folder.path().join("embed.fake");
@@ -12,10 +14,10 @@ fn embedding(folder: &tempfile::TempDir) -> ModelSpec {
 #[test]
 fn a_text_goes_in_and_a_vector_of_length_one_comes_out() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();
-    let request = Request::TextEmbedding { texts: vec!["a".to_owned(), "b".to_owned()] };
-    let answer = pool.call("embed", request, Call::default()).unwrap().wait().unwrap();
+    let request = ModelRequest::TextEmbedding { texts: vec!["a".to_owned(), "b".to_owned()] };
+    let answer = pool.call("embed", request, CallOptions::default()).unwrap().wait().unwrap();
     let [PartAnswer::Vector(a), PartAnswer::Vector(b)] = &answer.parts[..] else { panic!("{answer:?}") };
     assert!((a.iter().map(|number| number * number).sum::<f32>() - 1.0).abs() < 1e-6);
     assert_ne!(a, b);
@@ -24,26 +26,26 @@ fn a_text_goes_in_and_a_vector_of_length_one_comes_out() {
 #[test]
 fn who_names_no_model_is_told_which_there_are() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();
-    let request = Request::TextEmbedding { texts: vec![] };
-    let refused = pool.call("embde", request, Call::default()).unwrap_err();
-    assert_eq!(refused, PoolError::UnknownModel { model: "embde".to_owned(), known: "embed".to_owned() });
+    let request = ModelRequest::TextEmbedding { texts: vec![] };
+    let refused = pool.call("embde", request, CallOptions::default()).unwrap_err();
+    assert_eq!(refused, ModelError::UnknownModel { model: "embde".to_owned(), known: "embed".to_owned() });
 }
 
 #[test]
 fn a_request_without_parts_is_answered_at_once() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();
-    let request = Request::TextEmbedding { texts: vec![] };
-    assert!(pool.call("embed", request, Call::default()).unwrap().wait().unwrap().parts.is_empty());
+    let request = ModelRequest::TextEmbedding { texts: vec![] };
+    assert!(pool.call("embed", request, CallOptions::default()).unwrap().wait().unwrap().parts.is_empty());
 }
 
 #[test]
 fn a_name_is_given_once() {
     let folder = tempfile::tempdir().unwrap();
-    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();
     let refused = pool.add(embedding(&folder)).unwrap_err();
     assert!(refused.to_string().contains("another name"), "{refused}");

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use remuda_models::PoolSettings;
+use remuda_models::ModelPoolSettings;
 
-use super::herd::{KINDS, herd_with, settings};
+use super::fixture::{KINDS, herd_with, settings};
 
 /// Faults: T3.
 #[test]
 fn a_saturated_machine_kills_nobody() {
-    let limits = PoolSettings { stall_max: Duration::from_secs(1), ..settings() };
+    let limits = ModelPoolSettings { stall_max: Duration::from_secs(1), ..settings() };
     let enough = Arc::new(AtomicBool::new(false));
     let hogs: Vec<_> = (0..2)
         .map(|_| {
@@ -24,10 +24,11 @@ fn a_saturated_machine_kills_nobody() {
     processes.embedding(2, KINDS[1]);
     let end = Instant::now() + Duration::from_secs(4);
     while Instant::now() < end {
-        let tickets: Vec<_> = [&threads, &processes].map(|herd| herd.ask("!busy 1500")).into_iter().collect();
-        for herd in [&threads, &processes] {
-            assert!(herd.pool.has_alive_workers("embed"));
-            assert_eq!(herd.pool.validate_workers("embed"), 0);
+        let tickets: Vec<_> =
+            [&threads, &processes].map(|fixture| fixture.ask("!busy 1500")).into_iter().collect();
+        for fixture in [&threads, &processes] {
+            assert!(fixture.pool.has_alive_workers("embed"));
+            assert_eq!(fixture.pool.validate_workers("embed"), 0);
         }
         for ticket in tickets {
             ticket.wait().unwrap();
@@ -37,7 +38,7 @@ fn a_saturated_machine_kills_nobody() {
     for hog in hogs {
         hog.join().unwrap();
     }
-    for herd in [&threads, &processes] {
-        assert!(herd.model().deaths.is_empty(), "{:#?}", herd.model());
+    for fixture in [&threads, &processes] {
+        assert!(fixture.model().deaths.is_empty(), "{:#?}", fixture.model());
     }
 }

@@ -2,26 +2,26 @@
 
 use std::time::{Duration, Instant};
 
-use remuda_models::request::{Finish, Generated};
-use remuda_models::{Call, PartAnswer, Piece, PoolError, Request};
+use remuda_models::request::{FinishReason, GeneratedText};
+use remuda_models::{AnswerUpdate, CallOptions, ModelError, ModelRequest, PartAnswer};
 
-use super::anew::{block_on, chatting, say};
-use super::herd::{KINDS, herd, settings};
+use super::resumed_streams::{block_on, chatting, say};
+use super::fixture::{KINDS, fixture, settings};
 
 #[test]
 fn pieces_come_in_order_and_make_up_the_answer() {
     for kind in KINDS {
-        let herd = chatting(settings(), kind);
+        let fixture = chatting(settings(), kind);
         block_on(async {
-            let mut ticket = say(&herd, "hello");
+            let mut ticket = say(&fixture, "hello");
             let mut said = String::new();
             while let Some(piece) = ticket.piece().await {
-                let Piece::Text(text) = piece else { panic!("{piece:?}") };
+                let AnswerUpdate::Text(text) = piece else { panic!("{piece:?}") };
                 said.push_str(&text);
             }
             let answer = ticket.answer().await.unwrap();
             assert_eq!(said, "hello");
-            let whole = Generated { text: said, finish: Finish::Stop, tokens: 5 };
+            let whole = GeneratedText { text: said, finish: FinishReason::Stop, tokens: 5 };
             assert_eq!(answer.parts, [PartAnswer::Text(whole)]);
         });
     }
@@ -31,32 +31,32 @@ fn pieces_come_in_order_and_make_up_the_answer() {
 #[test]
 fn whoever_drops_a_ticket_frees_what_it_took() {
     for kind in KINDS {
-        let herd = herd();
-        herd.embedding(1, kind);
-        let running = herd.ask("!busy 100000");
-        herd.until("busy", |model| model.copies[0].state == "busy");
-        let waiting = herd.ask("waits");
-        assert_eq!(herd.model().queue_parts, 1);
+        let fixture = fixture();
+        fixture.embedding(1, kind);
+        let running = fixture.ask("!busy 100000");
+        fixture.until("busy", |model| model.copies[0].state == "busy");
+        let waiting = fixture.ask("waits");
+        assert_eq!(fixture.model().queue_parts, 1);
         drop(waiting);
-        assert_eq!(herd.model().queue_parts, 0, "at once");
+        assert_eq!(fixture.model().queue_parts, 0, "at once");
         drop(running);
-        herd.until("free again", |model| model.copies[0].state == "ready");
-        let model = herd.model();
+        fixture.until("free again", |model| model.copies[0].state == "ready");
+        let model = fixture.model();
         assert_eq!((model.cancelled, model.deaths.len()), (2, 0), "{model:#?}");
-        herd.embed("well").unwrap();
+        fixture.embed("well").unwrap();
     }
 }
 
 #[test]
 fn a_deadline_ends_the_wait_and_the_work() {
     for kind in KINDS {
-        let herd = herd();
-        herd.embedding(1, kind);
-        let request = Request::TextEmbedding { texts: vec!["!busy 100000".to_owned()] };
-        let terms = Call { deadline: Some(Instant::now() + Duration::from_millis(100)) };
-        let late = herd.pool.call("embed", request, terms).unwrap().wait();
-        assert_eq!(late, Err(PoolError::Deadline { model: "embed".to_owned() }));
-        herd.embed("well").unwrap();
-        assert!(herd.model().deaths.is_empty());
+        let fixture = fixture();
+        fixture.embedding(1, kind);
+        let request = ModelRequest::TextEmbedding { texts: vec!["!busy 100000".to_owned()] };
+        let terms = CallOptions { deadline: Some(Instant::now() + Duration::from_millis(100)) };
+        let late = fixture.pool.call("embed", request, terms).unwrap().wait();
+        assert_eq!(late, Err(ModelError::Deadline { model: "embed".to_owned() }));
+        fixture.embed("well").unwrap();
+        assert!(fixture.model().deaths.is_empty());
     }
 }

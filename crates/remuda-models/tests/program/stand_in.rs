@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use remuda_models::fake::Fake;
-use remuda_models::{Call, Engines, ModelSpec, Pool, PoolSettings, Request};
+use remuda_models::fake::FakeEngine;
+use remuda_models::{CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec};
 
 fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -12,7 +12,7 @@ fn main() -> io::Result<()> {
         ["pool-copy"] => {
             // Tests ask for panics and are told of them by the pool; nobody wants to read them between the results.
             std::panic::set_hook(Box::new(|_| {}));
-            remuda_models::child::run(&Engines::default().with(Fake))
+            remuda_models::child::run(&Engines::default().with(FakeEngine))
         }
         ["parent", model] => parent(Path::new(model)),
         _ => Err(io::Error::other(format!("{args:?}: neither `pool-copy` nor `parent MODEL`"))),
@@ -21,10 +21,10 @@ fn main() -> io::Result<()> {
 
 /// Has a child process work at something long, tells its pid on a line, and waits to be killed.
 fn parent(model: &Path) -> io::Result<()> {
-    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(ModelSpec::new("embed", model)).map_err(io::Error::other)?;
-    let request = Request::TextEmbedding { texts: vec!["!busy 600000".to_owned()] };
-    let busy = pool.call("embed", request, Call::default()).map_err(io::Error::other)?;
+    let request = ModelRequest::TextEmbedding { texts: vec!["!busy 600000".to_owned()] };
+    let busy = pool.call("embed", request, CallOptions::default()).map_err(io::Error::other)?;
     let pid = loop {
         let snapshot = pool.snapshot();
         let at_work = snapshot.models[0].copies.iter().find(|copy| copy.state == "busy");

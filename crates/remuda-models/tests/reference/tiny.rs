@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 /// How a folder is written.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Style {
+pub(crate) struct TinyStyle {
     /// With the names of older files, in 16 bits, and with a whole tokenizer.json where there would be its parts.
     pub(crate) is_old: bool,
     pub(crate) is_half: bool,
@@ -21,7 +21,7 @@ pub(crate) fn reference() -> Value {
 }
 
 /// Writes one of the two models.
-pub(crate) fn write(model: &Value, folder: &Path, style: Style) {
+pub(crate) fn write(model: &Value, folder: &Path, style: TinyStyle) {
     for (path, config) in model["configs"].as_object().unwrap() {
         put(&folder.join(path), config.to_string().as_bytes());
     }
@@ -39,7 +39,7 @@ fn put(path: &Path, bytes: &[u8]) {
     fs::write(path, bytes).unwrap();
 }
 
-fn safetensors(part: &str, shapes: &Value, style: Style) -> Vec<u8> {
+fn safetensors(part: &str, shapes: &Value, style: TinyStyle) -> Vec<u8> {
     let (mut header, mut data) = (BTreeMap::new(), Vec::new());
     for (name, shape) in shapes.as_object().unwrap() {
         let shape: Vec<usize> = serde_json::from_value(shape.clone()).unwrap();

@@ -2,24 +2,29 @@
 
 use rayon::prelude::*;
 
+use super::elementwise;
 use super::linear::{multiply, view};
-use super::sweep;
-use crate::failure::Failure;
+use crate::failure::InferenceError;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attention {
+pub(super) struct BertAttention {
     pub(super) heads: usize,
     /// How many numbers of a row are one head's.
     pub(super) head: usize,
 }
 
-impl Attention {
+impl BertAttention {
     pub(super) fn new(heads: usize, head: usize) -> Self {
-        Attention { heads, head }
+        BertAttention { heads, head }
     }
 
     /// Rows of one text: queries, keys and values side by side in, what was looked up out. `apart` is room to work in.
-    pub(super) fn look(&self, rows: &[f32], out: &mut [f32], apart: &mut Vec<f32>) -> Result<(), Failure> {
+    pub(super) fn attend(
+        &self,
+        rows: &[f32],
+        out: &mut [f32],
+        apart: &mut Vec<f32>,
+    ) -> Result<(), InferenceError> {
         let hidden = self.heads * self.head;
         let length = out.len() / hidden;
         apart.resize(out.len(), 0.0);
@@ -27,7 +32,7 @@ impl Attention {
         heads.try_for_each_init(
             || (Vec::new(), Vec::new()),
             |(scores, parts), (head, found)| {
-                self.look_once(&rows[head * self.head..], length, found, scores, parts)
+                self.attend_one(&rows[head * self.head..], length, found, scores, parts)
             },
         )?;
         for (place, row) in out.chunks_exact_mut(hidden).enumerate() {
@@ -39,14 +44,14 @@ impl Attention {
     }
 
     /// One head, whose query is the first of the rows' numbers.
-    fn look_once(
+    fn attend_one(
         &self,
         rows: &[f32],
         length: usize,
         found: &mut [f32],
         scores: &mut Vec<f32>,
         parts: &mut Vec<f32>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), InferenceError> {
         let hidden = self.heads * self.head;
         let (stride, head) = (3 * hidden, self.head);
         let queries = view(rows, [length, head], [stride, 1])?;
@@ -54,7 +59,7 @@ impl Attention {
         let values = view(&rows[2 * hidden..], [length, head], [stride, 1])?;
         scores.resize(length * length, 0.0);
         multiply(queries, keys, scores)?;
-        sweep::soften(scores, length, parts);
+        elementwise::softmax(scores, length, parts);
         let scores = view(scores, [length, length], [length, 1])?;
         multiply(scores, values, found)?;
         for (row, part) in found.chunks_exact_mut(head).zip(parts.iter()) {

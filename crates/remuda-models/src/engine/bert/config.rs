@@ -16,7 +16,7 @@ const JSON_BYTES_MAX: u64 = 1 << 20;
 
 /// Whose names the weights have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum BertFamily {
     Bert,
     /// RoBERTa and XLM-RoBERTa: BERT whose first place is the one after padding.
     Roberta,
@@ -46,7 +46,7 @@ pub(super) struct Config {
     /// Where `config.json` and the weights lie.
     pub(super) folder: PathBuf,
     pub(super) files: Vec<PathBuf>,
-    pub(super) family: Family,
+    pub(super) family: BertFamily,
     pub(super) vocabulary: usize,
     pub(super) hidden: usize,
     pub(super) layers: usize,
@@ -139,13 +139,13 @@ struct TokenizerConfigFile {
 }
 
 /// The family of the model in a folder, if there is one and it is ours.
-pub(super) fn family(path: &Path) -> Option<Family> {
+pub(super) fn family(path: &Path) -> Option<BertFamily> {
     let folder = transformer(path).ok()?;
     let Type { model_type } = optional(&folder.join("config.json")).ok()??;
     match model_type.as_str() {
-        "bert" => Some(Family::Bert),
-        "roberta" | "xlm-roberta" | "camembert" => Some(Family::Roberta),
-        "distilbert" => Some(Family::Distilbert),
+        "bert" => Some(BertFamily::Bert),
+        "roberta" | "xlm-roberta" | "camembert" => Some(BertFamily::Roberta),
+        "distilbert" => Some(BertFamily::Distilbert),
         _ => None,
     }
 }
@@ -184,8 +184,8 @@ impl Config {
         let tokenizer: TokenizerConfigFile =
             optional(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
         let first_place = match family {
-            Family::Roberta => read.pad_token_id.unwrap_or(1).saturating_add(1),
-            Family::Bert | Family::Distilbert => 0,
+            BertFamily::Roberta => read.pad_token_id.unwrap_or(1).saturating_add(1),
+            BertFamily::Bert | BertFamily::Distilbert => 0,
         };
         let places = read.max_position_embeddings;
         let readable = places.saturating_sub(first_place);
@@ -200,7 +200,7 @@ impl Config {
             heads: read.num_attention_heads,
             inner: read.intermediate_size,
             places,
-            kinds: if family == Family::Distilbert { 0 } else { read.type_vocab_size },
+            kinds: if family == BertFamily::Distilbert { 0 } else { read.type_vocab_size },
             first_place,
             epsilon: read.layer_norm_eps,
             activation: activation(&file, &read.hidden_act)?,
@@ -290,9 +290,9 @@ impl Config {
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let family = match self.family {
-            Family::Bert => "bert",
-            Family::Roberta => "roberta",
-            Family::Distilbert => "distilbert",
+            BertFamily::Bert => "bert",
+            BertFamily::Roberta => "roberta",
+            BertFamily::Distilbert => "distilbert",
         };
         write!(f, "{family} ({} layers, {} dimensions)", self.layers, self.hidden)
     }

@@ -11,19 +11,19 @@
 //!  rows ─quantize─▶ u8 ─▶ i32 ─bend (GELU) and quantize in one pass─▶ u8 ─▶ i32 ─settle─▶ rows
 //! ```
 
-mod sweep;
+mod elementwise;
 
 use std::ops::Range;
 
 use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions, PackedBMatrix};
 
-use self::sweep::{Grain, bend, quantize, settle, widen};
-use super::attention::Attention;
+use self::elementwise::{QuantParams, bias_act_requant, dequantize, dequantize_normalize, quantize};
+use super::attention::BertAttention;
 use super::config::{Activation, Config};
-use super::layer::{Plain, Room};
+use super::elementwise::Norm;
+use super::layer::{LayerBuffers, LayerWeights};
 use super::linear::{failed, view};
-use super::sweep::Norm;
-use crate::failure::{Failure, LoadError};
+use crate::failure::{InferenceError, LoadError};
 
 type Gemm8 = GemmExecutor<u8, i8, i32>;
 
@@ -34,27 +34,27 @@ thread_local! {
 
 /// What is kept from batch to batch beside a float layer's room.
 #[derive(Debug, Default)]
-pub(super) struct Room8 {
+pub(super) struct QuantizedBuffers {
     bytes: Vec<u8>,
-    grains: Vec<Grain>,
+    params: Vec<QuantParams>,
     wide: Vec<u8>,
-    wide_grains: Vec<Grain>,
+    inner_params: Vec<QuantParams>,
     sums: Vec<i32>,
 }
 
-pub(super) struct Layer8 {
-    attention: Attention,
+pub(super) struct QuantizedLayer {
+    attention: BertAttention,
     activation: Activation,
-    ask: Matrix8,
-    answer: Matrix8,
-    grow: Matrix8,
-    shrink: Matrix8,
-    answer_norm: Norm,
-    shrink_norm: Norm,
+    qkv: QuantizedMatrix,
+    attention_out: QuantizedMatrix,
+    up: QuantizedMatrix,
+    down: QuantizedMatrix,
+    attention_norm: Norm,
+    output_norm: Norm,
 }
 
 /// A weight matrix with what its products are multiplied by and moved by.
-pub(super) struct Matrix8 {
+pub(super) struct QuantizedMatrix {
     weights: PackedBMatrix<i8>,
     scales: Vec<f32>,
     /// What a row whose every number is one step above nothing would give.
@@ -63,19 +63,19 @@ pub(super) struct Matrix8 {
     inputs: usize,
 }
 
-impl Layer8 {
-    pub(super) fn new(config: &Config, plain: &Plain) -> Result<Self, LoadError> {
-        let mut ask_bias = plain.ask_bias.clone();
-        ask_bias.resize(3 * config.hidden, 0.0);
-        Ok(Layer8 {
-            attention: Attention::new(config.heads, config.head()),
+impl QuantizedLayer {
+    pub(super) fn new(config: &Config, plain: &LayerWeights) -> Result<Self, LoadError> {
+        let mut qkv_bias = plain.qkv_bias.clone();
+        qkv_bias.resize(3 * config.hidden, 0.0);
+        Ok(QuantizedLayer {
+            attention: BertAttention::new(config.heads, config.head()),
             activation: config.activation,
-            ask: Matrix8::new(&plain.ask, &ask_bias, config.hidden)?,
-            answer: Matrix8::new(&plain.answer, &plain.answer_bias, config.hidden)?,
-            grow: Matrix8::new(&plain.grow, &plain.grow_bias, config.hidden)?,
-            shrink: Matrix8::new(&plain.shrink, &plain.shrink_bias, config.inner)?,
-            answer_norm: plain.answer_norm.clone(),
-            shrink_norm: plain.shrink_norm.clone(),
+            qkv: QuantizedMatrix::new(&plain.qkv, &qkv_bias, config.hidden)?,
+            attention_out: QuantizedMatrix::new(&plain.attention_out, &plain.attention_bias, config.hidden)?,
+            up: QuantizedMatrix::new(&plain.up, &plain.up_bias, config.hidden)?,
+            down: QuantizedMatrix::new(&plain.down, &plain.down_bias, config.inner)?,
+            attention_norm: plain.attention_norm.clone(),
+            output_norm: plain.output_norm.clone(),
         })
     }
 
@@ -83,35 +83,35 @@ impl Layer8 {
         &self,
         rows: &mut [f32],
         texts: &[Range<usize>],
-        room: &mut Room,
-    ) -> Result<(), Failure> {
-        let hidden = self.answer.outputs();
-        let Room { asked, found, apart, eight, .. } = room;
-        let Room8 { bytes, grains, wide, wide_grains, sums } = eight;
-        asked.resize(rows.len() * 3, 0.0);
-        found.resize(rows.len(), 0.0);
+        buffers: &mut LayerBuffers,
+    ) -> Result<(), InferenceError> {
+        let hidden = self.attention_out.outputs();
+        let LayerBuffers { qkv, attended, scores, int8, .. } = buffers;
+        let QuantizedBuffers { bytes, params, wide, inner_params, sums } = int8;
+        qkv.resize(rows.len() * 3, 0.0);
+        attended.resize(rows.len(), 0.0);
 
-        quantize(rows, hidden, bytes, grains);
-        self.ask.multiply(bytes, sums)?;
-        widen(sums, grains, &self.ask, asked);
+        quantize(rows, hidden, bytes, params);
+        self.qkv.multiply(bytes, sums)?;
+        dequantize(sums, params, &self.qkv, qkv);
         for text in texts {
-            let asked = &asked[text.start * 3 * hidden..text.end * 3 * hidden];
-            self.attention.look(asked, &mut found[text.start * hidden..text.end * hidden], apart)?;
+            let qkv = &qkv[text.start * 3 * hidden..text.end * 3 * hidden];
+            self.attention.attend(qkv, &mut attended[text.start * hidden..text.end * hidden], scores)?;
         }
-        quantize(found, hidden, bytes, grains);
-        self.answer.multiply(bytes, sums)?;
-        settle(sums, grains, &self.answer, &self.answer_norm, rows);
+        quantize(attended, hidden, bytes, params);
+        self.attention_out.multiply(bytes, sums)?;
+        dequantize_normalize(sums, params, &self.attention_out, &self.attention_norm, rows);
 
-        quantize(rows, hidden, bytes, grains);
-        self.grow.multiply(bytes, sums)?;
-        bend(sums, grains, &self.grow, self.activation, wide, wide_grains);
-        self.shrink.multiply(wide, sums)?;
-        settle(sums, wide_grains, &self.shrink, &self.shrink_norm, rows);
+        quantize(rows, hidden, bytes, params);
+        self.up.multiply(bytes, sums)?;
+        bias_act_requant(sums, params, &self.up, self.activation, wide, inner_params);
+        self.down.multiply(wide, sums)?;
+        dequantize_normalize(sums, inner_params, &self.down, &self.output_norm, rows);
         Ok(())
     }
 }
 
-impl Matrix8 {
+impl QuantizedMatrix {
     fn new(weights: &[f32], bias: &[f32], inputs: usize) -> Result<Self, LoadError> {
         // Processors without a dot product of bytes add pairs in sixteen bits, which hold seven times eight.
         let most = if GEMM.with(Gemm8::may_saturate) { 63.0 } else { 127.0 };
@@ -128,14 +128,14 @@ impl Matrix8 {
         }
         let columns = view(&bytes, [inputs, bias.len()], [1, inputs])?;
         let packed = GEMM.with(|gemm| gemm.prepack_b(columns));
-        Ok(Matrix8 { weights: packed, scales, pulls, bias: bias.to_vec(), inputs })
+        Ok(QuantizedMatrix { weights: packed, scales, pulls, bias: bias.to_vec(), inputs })
     }
 
     fn outputs(&self) -> usize {
         self.bias.len()
     }
 
-    fn multiply(&self, bytes: &[u8], sums: &mut Vec<i32>) -> Result<(), Failure> {
+    fn multiply(&self, bytes: &[u8], sums: &mut Vec<i32>) -> Result<(), InferenceError> {
         let count = bytes.len() / self.inputs;
         sums.resize(count * self.outputs(), 0);
         let rows = GemmInputA::Unpacked(view(bytes, [count, self.inputs], [self.inputs, 1])?);

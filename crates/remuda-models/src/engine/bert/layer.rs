@@ -2,72 +2,72 @@
 
 use std::ops::Range;
 
-use super::attention::Attention;
-use super::config::{Activation, Config, Family};
-use super::int8::Room8;
-use super::linear::{Linear, Onto};
-use super::sweep::{self, Norm};
-use super::weights::Weights;
-use crate::failure::{Failure, LoadError};
+use super::attention::BertAttention;
+use super::config::{Activation, BertFamily, Config};
+use super::elementwise::{self, Norm};
+use super::int8::QuantizedBuffers;
+use super::linear::{Linear, ProductMode};
+use super::weights::BertWeights;
+use crate::failure::{InferenceError, LoadError};
 
 /// Room to work in, kept from batch to batch.
 #[derive(Debug, Default)]
-pub(super) struct Room {
+pub(super) struct LayerBuffers {
     /// Queries, keys and values side by side.
-    pub(super) asked: Vec<f32>,
-    pub(super) apart: Vec<f32>,
-    pub(super) found: Vec<f32>,
+    pub(super) qkv: Vec<f32>,
+    pub(super) scores: Vec<f32>,
+    pub(super) attended: Vec<f32>,
     inner: Vec<f32>,
-    pub(super) eight: Room8,
+    pub(super) int8: QuantizedBuffers,
 }
 
 /// A layer as its file has it, but for what is done beforehand: the root that scores are divided by is in the queries'
 /// weights; a bias of keys changes every score of a row alike and so nothing; a bias of values is added whatever was
 /// looked at, so it is in the bias that follows.
-pub(super) struct Plain {
+pub(super) struct LayerWeights {
     /// Queries, keys and values, one below the other.
-    pub(super) ask: Vec<f32>,
-    pub(super) ask_bias: Vec<f32>,
-    pub(super) answer: Vec<f32>,
-    pub(super) answer_bias: Vec<f32>,
-    pub(super) answer_norm: Norm,
-    pub(super) grow: Vec<f32>,
-    pub(super) grow_bias: Vec<f32>,
-    pub(super) shrink: Vec<f32>,
-    pub(super) shrink_bias: Vec<f32>,
-    pub(super) shrink_norm: Norm,
+    pub(super) qkv: Vec<f32>,
+    pub(super) qkv_bias: Vec<f32>,
+    pub(super) attention_out: Vec<f32>,
+    pub(super) attention_bias: Vec<f32>,
+    pub(super) attention_norm: Norm,
+    pub(super) up: Vec<f32>,
+    pub(super) up_bias: Vec<f32>,
+    pub(super) down: Vec<f32>,
+    pub(super) down_bias: Vec<f32>,
+    pub(super) output_norm: Norm,
 }
 
-pub(super) struct Layer {
-    attention: Attention,
+pub(super) struct BertLayer {
+    attention: BertAttention,
     activation: Activation,
-    ask: Linear,
-    answer: Linear,
-    grow: Linear,
-    shrink: Linear,
-    ask_bias: Vec<f32>,
-    answer_bias: Vec<f32>,
-    answer_norm: Norm,
-    grow_bias: Vec<f32>,
-    shrink_bias: Vec<f32>,
-    shrink_norm: Norm,
+    qkv: Linear,
+    attention_out: Linear,
+    up: Linear,
+    down: Linear,
+    qkv_bias: Vec<f32>,
+    attention_bias: Vec<f32>,
+    attention_norm: Norm,
+    up_bias: Vec<f32>,
+    down_bias: Vec<f32>,
+    output_norm: Norm,
 }
 
-impl Layer {
-    pub(super) fn new(config: &Config, plain: Plain) -> Self {
-        Layer {
-            attention: Attention::new(config.heads, config.head()),
+impl BertLayer {
+    pub(super) fn new(config: &Config, plain: LayerWeights) -> Self {
+        BertLayer {
+            attention: BertAttention::new(config.heads, config.head()),
             activation: config.activation,
-            ask: Linear::new(&plain.ask, config.hidden),
-            answer: Linear::new(&plain.answer, config.hidden),
-            grow: Linear::new(&plain.grow, config.hidden),
-            shrink: Linear::new(&plain.shrink, config.inner),
-            ask_bias: plain.ask_bias,
-            answer_bias: plain.answer_bias,
-            answer_norm: plain.answer_norm,
-            grow_bias: plain.grow_bias,
-            shrink_bias: plain.shrink_bias,
-            shrink_norm: plain.shrink_norm,
+            qkv: Linear::new(&plain.qkv, config.hidden),
+            attention_out: Linear::new(&plain.attention_out, config.hidden),
+            up: Linear::new(&plain.up, config.hidden),
+            down: Linear::new(&plain.down, config.inner),
+            qkv_bias: plain.qkv_bias,
+            attention_bias: plain.attention_bias,
+            attention_norm: plain.attention_norm,
+            up_bias: plain.up_bias,
+            down_bias: plain.down_bias,
+            output_norm: plain.output_norm,
         }
     }
 
@@ -76,64 +76,64 @@ impl Layer {
         &self,
         rows: &mut [f32],
         texts: &[Range<usize>],
-        room: &mut Room,
-    ) -> Result<(), Failure> {
-        let hidden = self.answer_bias.len();
-        room.asked.resize(rows.len() * 3, 0.0);
-        room.found.resize(rows.len(), 0.0);
-        self.ask.apply(rows, &mut room.asked, Onto::Nothing);
-        sweep::add(&mut room.asked, 3 * hidden, &self.ask_bias);
+        buffers: &mut LayerBuffers,
+    ) -> Result<(), InferenceError> {
+        let hidden = self.attention_bias.len();
+        buffers.qkv.resize(rows.len() * 3, 0.0);
+        buffers.attended.resize(rows.len(), 0.0);
+        self.qkv.apply(rows, &mut buffers.qkv, ProductMode::Overwrite);
+        elementwise::add(&mut buffers.qkv, 3 * hidden, &self.qkv_bias);
         for text in texts {
-            let asked = &room.asked[text.start * 3 * hidden..text.end * 3 * hidden];
-            let found = &mut room.found[text.start * hidden..text.end * hidden];
-            self.attention.look(asked, found, &mut room.apart)?;
+            let qkv = &buffers.qkv[text.start * 3 * hidden..text.end * 3 * hidden];
+            let found = &mut buffers.attended[text.start * hidden..text.end * hidden];
+            self.attention.attend(qkv, found, &mut buffers.scores)?;
         }
-        self.answer.apply(&room.found, rows, Onto::Itself);
-        sweep::normalize(rows, &self.answer_bias, &self.answer_norm);
+        self.attention_out.apply(&buffers.attended, rows, ProductMode::Accumulate);
+        elementwise::normalize(rows, &self.attention_bias, &self.attention_norm);
 
-        room.inner.resize(rows.len() / hidden * self.grow_bias.len(), 0.0);
-        self.grow.apply(rows, &mut room.inner, Onto::Nothing);
-        sweep::activate(&mut room.inner, &self.grow_bias, self.activation);
-        self.shrink.apply(&room.inner, rows, Onto::Itself);
-        sweep::normalize(rows, &self.shrink_bias, &self.shrink_norm);
+        buffers.inner.resize(rows.len() / hidden * self.up_bias.len(), 0.0);
+        self.up.apply(rows, &mut buffers.inner, ProductMode::Overwrite);
+        elementwise::activate(&mut buffers.inner, &self.up_bias, self.activation);
+        self.down.apply(&buffers.inner, rows, ProductMode::Accumulate);
+        elementwise::normalize(rows, &self.down_bias, &self.output_norm);
         Ok(())
     }
 }
 
-impl Plain {
-    pub(super) fn read(config: &Config, weights: &mut Weights, number: usize) -> Result<Self, LoadError> {
+impl LayerWeights {
+    pub(super) fn read(config: &Config, weights: &mut BertWeights, number: usize) -> Result<Self, LoadError> {
         let (hidden, inner) = (config.hidden, config.inner);
-        let [query, key, value, answer, answer_norm, grow, shrink, shrink_norm] =
+        let [query, key, value, answer, attention_norm, grow, shrink, output_norm] =
             names(config.family, number);
         let mut read =
             |name: &str, part: &str, shape: &[usize]| weights.read(&format!("{name}.{part}"), shape);
         let square = [hidden, hidden];
 
         let scale = 1.0 / (config.head() as f32).sqrt();
-        let mut ask = read(&query, "weight", &square)?;
-        let mut ask_bias = read(&query, "bias", &[hidden])?;
-        for number in ask.iter_mut().chain(&mut ask_bias) {
+        let mut qkv = read(&query, "weight", &square)?;
+        let mut qkv_bias = read(&query, "bias", &[hidden])?;
+        for number in qkv.iter_mut().chain(&mut qkv_bias) {
             *number *= scale;
         }
-        ask.extend(read(&key, "weight", &square)?);
-        ask.extend(read(&value, "weight", &square)?);
+        qkv.extend(read(&key, "weight", &square)?);
+        qkv.extend(read(&value, "weight", &square)?);
         let value_bias = read(&value, "bias", &[hidden])?;
         let answer_weights = read(&answer, "weight", &square)?;
-        let mut answer_bias = read(&answer, "bias", &[hidden])?;
-        for (bias, row) in answer_bias.iter_mut().zip(answer_weights.chunks_exact(hidden)) {
+        let mut attention_bias = read(&answer, "bias", &[hidden])?;
+        for (bias, row) in attention_bias.iter_mut().zip(answer_weights.chunks_exact(hidden)) {
             *bias += row.iter().zip(&value_bias).map(|(weight, value)| weight * value).sum::<f32>();
         }
-        Ok(Plain {
-            ask,
-            ask_bias,
-            answer: answer_weights,
-            answer_bias,
-            answer_norm: norm(config, &mut read, &answer_norm)?,
-            grow: read(&grow, "weight", &[inner, hidden])?,
-            grow_bias: read(&grow, "bias", &[inner])?,
-            shrink: read(&shrink, "weight", &[hidden, inner])?,
-            shrink_bias: read(&shrink, "bias", &[hidden])?,
-            shrink_norm: norm(config, &mut read, &shrink_norm)?,
+        Ok(LayerWeights {
+            qkv,
+            qkv_bias,
+            attention_out: answer_weights,
+            attention_bias,
+            attention_norm: norm(config, &mut read, &attention_norm)?,
+            up: read(&grow, "weight", &[inner, hidden])?,
+            up_bias: read(&grow, "bias", &[inner])?,
+            down: read(&shrink, "weight", &[hidden, inner])?,
+            down_bias: read(&shrink, "bias", &[hidden])?,
+            output_norm: norm(config, &mut read, &output_norm)?,
         })
     }
 }
@@ -150,9 +150,9 @@ pub(super) fn norm(config: &Config, read: &mut Reader<'_>, name: &str) -> Result
 }
 
 /// Query, key, value, what follows them and its norm, the wide middle, the way back and its norm.
-fn names(family: Family, number: usize) -> [String; 8] {
+fn names(family: BertFamily, number: usize) -> [String; 8] {
     let (layers, parts) = match family {
-        Family::Bert | Family::Roberta => (
+        BertFamily::Bert | BertFamily::Roberta => (
             "encoder.layer",
             [
                 "attention.self.query",
@@ -165,7 +165,7 @@ fn names(family: Family, number: usize) -> [String; 8] {
                 "output.LayerNorm",
             ],
         ),
-        Family::Distilbert => (
+        BertFamily::Distilbert => (
             "transformer.layer",
             [
                 "attention.q_lin",

@@ -16,7 +16,7 @@ use rten_simd::ops::{BitOps, NumOps};
 use rten_simd::{Isa, Simd, SimdOp};
 use rten_tensor::Matrix;
 
-use crate::failure::{Failure, LoadError};
+use crate::failure::{InferenceError, LoadError};
 
 thread_local! {
     /// Cannot be handed from thread to thread, and is no larger than the choice it stands for.
@@ -42,10 +42,10 @@ pub(super) struct Linear {
 
 /// What a product is to do with what already stands where it is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Onto {
-    Nothing,
+pub(super) enum ProductMode {
+    Overwrite,
     /// Adds to it: what a layer does beside what it was given.
-    Itself,
+    Accumulate,
 }
 
 impl Linear {
@@ -64,14 +64,14 @@ impl Linear {
         Linear { panels, inputs, outputs }
     }
 
-    pub(super) fn apply(&self, rows: &[f32], out: &mut [f32], onto: Onto) {
+    pub(super) fn apply(&self, rows: &[f32], out: &mut [f32], mode: ProductMode) {
         let count = rows.len() / self.inputs;
         let share = count.div_ceil(rayon::current_num_threads());
         let fitting = (BLOCK_BYTES / size_of::<f32>() / self.inputs / TALL).max(1) * TALL;
         let block = share.min(fitting).max(1);
         let blocks = rows.par_chunks(block * self.inputs).zip(out.par_chunks_mut(block * self.outputs));
         blocks.for_each_init(Vec::new, |packed, (rows, out)| {
-            Product { linear: self, rows, packed, out, onto }.dispatch();
+            Product { linear: self, rows, packed, out, mode }.dispatch();
         });
     }
 }
@@ -94,7 +94,7 @@ struct Product<'a> {
     /// The rows as they are read: tile after tile, in each the first numbers of all its rows, then the second.
     packed: &'a mut Vec<f32>,
     out: &'a mut [f32],
-    onto: Onto,
+    mode: ProductMode,
 }
 
 impl SimdOp for Product<'_> {
@@ -102,7 +102,7 @@ impl SimdOp for Product<'_> {
 
     #[inline(always)]
     fn eval<I: Isa>(self, isa: I) {
-        let Product { linear, rows, packed, out, onto } = self;
+        let Product { linear, rows, packed, out, mode } = self;
         let Linear { panels, inputs, outputs } = linear;
         // 256-bit vectors come with 16 registers.
         let most = if isa.f32().len() == 8 { SHORT } else { TALL };
@@ -127,11 +127,11 @@ impl SimdOp for Product<'_> {
             let columns = wide.min(outputs - first);
             for tile in 0..tiles {
                 let packed = &packed[begin(tile) * inputs..begin(tile + 1) * inputs];
-                let out = Corner {
+                let out = OutputTile {
                     out: &mut out[begin(tile) * outputs + first..],
                     stride: *outputs,
                     columns,
-                    onto,
+                    mode,
                 };
                 match begin(tile + 1) - begin(tile) {
                     1 => tile_of::<I, 1>(isa, packed, panel, out),
@@ -153,15 +153,15 @@ impl SimdOp for Product<'_> {
 }
 
 /// Where a tile is written: its first number, how far below it the next row begins, and how much of the panel counts.
-struct Corner<'a> {
+struct OutputTile<'a> {
     out: &'a mut [f32],
     stride: usize,
     columns: usize,
-    onto: Onto,
+    mode: ProductMode,
 }
 
 #[inline(always)]
-fn tile_of<I: Isa, const ROWS: usize>(isa: I, packed: &[f32], panel: &[f32], corner: Corner<'_>) {
+fn tile_of<I: Isa, const ROWS: usize>(isa: I, packed: &[f32], panel: &[f32], tile: OutputTile<'_>) {
     let ops = isa.f32();
     let lanes = ops.len();
     let mut sums = [[ops.zero(); 2]; ROWS];
@@ -173,11 +173,11 @@ fn tile_of<I: Isa, const ROWS: usize>(isa: I, packed: &[f32], panel: &[f32], cor
             sums[row][1] = ops.mul_add(number, right, sums[row][1]);
         }
     }
-    let Corner { out, stride, columns, onto } = corner;
+    let OutputTile { out, stride, columns, mode } = tile;
     for (row, sums) in sums.iter().enumerate() {
         let out = &mut out[row * stride..][..columns];
         for (out, sum) in out.chunks_mut(lanes).zip(sums) {
-            let sum = if onto == Onto::Itself { ops.add(*sum, ops.load_pad(out).0) } else { *sum };
+            let sum = if mode == ProductMode::Accumulate { ops.add(*sum, ops.load_pad(out).0) } else { *sum };
             if out.len() == lanes {
                 ops.store(sum, out);
             } else {
@@ -188,33 +188,37 @@ fn tile_of<I: Isa, const ROWS: usize>(isa: I, packed: &[f32], panel: &[f32], cor
 }
 
 /// A product in float of what is not kept.
-pub(super) fn multiply(rows: Matrix<'_>, columns: Matrix<'_>, out: &mut [f32]) -> Result<(), Failure> {
+pub(super) fn multiply(rows: Matrix<'_>, columns: Matrix<'_>, out: &mut [f32]) -> Result<(), InferenceError> {
     let (rows, columns) = (GemmInputA::Unpacked(rows), GemmInputB::Unpacked(columns));
     GEMM.with(|gemm| gemm.gemm(out, rows, columns, GemmOptions::default())).map_err(failed)
 }
 
 /// A matrix over numbers that lie at these distances.
-pub(super) fn view<T>(numbers: &[T], shape: [usize; 2], strides: [usize; 2]) -> Result<Matrix<'_, T>, Unfit> {
-    Matrix::from_slice_with_strides(shape, numbers, strides).map_err(|error| Unfit(error.to_string()))
+pub(super) fn view<T>(
+    numbers: &[T],
+    shape: [usize; 2],
+    strides: [usize; 2],
+) -> Result<Matrix<'_, T>, ShapeMismatch> {
+    Matrix::from_slice_with_strides(shape, numbers, strides).map_err(|error| ShapeMismatch(error.to_string()))
 }
 
 /// Shapes that do not fit each other: checked when the model is loaded, so a mistake of ours.
 #[derive(Debug)]
-pub(super) struct Unfit(String);
+pub(super) struct ShapeMismatch(String);
 
-impl From<Unfit> for Failure {
-    fn from(Unfit(what): Unfit) -> Self {
-        Failure::Engine(what)
+impl From<ShapeMismatch> for InferenceError {
+    fn from(ShapeMismatch(what): ShapeMismatch) -> Self {
+        InferenceError::Engine(what)
     }
 }
 
-impl From<Unfit> for LoadError {
-    fn from(Unfit(what): Unfit) -> Self {
+impl From<ShapeMismatch> for LoadError {
+    fn from(ShapeMismatch(what): ShapeMismatch) -> Self {
         LoadError::Engine(what)
     }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as it comes from a product")]
-pub(super) fn failed(error: GemmError) -> Failure {
-    Failure::Engine(error.to_string())
+pub(super) fn failed(error: GemmError) -> InferenceError {
+    InferenceError::Engine(error.to_string())
 }

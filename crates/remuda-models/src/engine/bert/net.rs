@@ -3,35 +3,40 @@
 use std::ops::Range;
 
 use super::config::{Config, Pooling};
-use super::int8::Layer8;
-use super::layer::{self, Layer, Plain, Room};
-use super::sweep::{self, Norm};
-use super::weights::Weights;
+use super::elementwise::{self, Norm};
+use super::int8::QuantizedLayer;
+use super::layer::{self, BertLayer, LayerBuffers, LayerWeights};
+use super::weights::BertWeights;
 use crate::beacon::Beacon;
-use crate::failure::{Failure, LoadError};
+use crate::failure::{InferenceError, LoadError};
 
-pub(super) struct Net {
-    pub(super) tables: Tables,
+pub(super) struct BertNet {
+    pub(super) tables: EmbeddingTables,
     pub(super) layers: Vec<AnyLayer>,
 }
 
 pub(super) enum AnyLayer {
-    Float(Box<Layer>),
-    Int8(Box<Layer8>),
+    Float(Box<BertLayer>),
+    Int8(Box<QuantizedLayer>),
 }
 
 impl AnyLayer {
-    fn run(&self, rows: &mut [f32], texts: &[Range<usize>], room: &mut Room) -> Result<(), Failure> {
+    fn run(
+        &self,
+        rows: &mut [f32],
+        texts: &[Range<usize>],
+        buffers: &mut LayerBuffers,
+    ) -> Result<(), InferenceError> {
         match self {
-            AnyLayer::Float(layer) => layer.run(rows, texts, room),
-            AnyLayer::Int8(layer) => layer.run(rows, texts, room),
+            AnyLayer::Float(layer) => layer.run(rows, texts, buffers),
+            AnyLayer::Int8(layer) => layer.run(rows, texts, buffers),
         }
     }
 }
 
 /// What a token is before the first layer, and a text after the last.
-pub(super) struct Tables {
-    words: Vec<f32>,
+pub(super) struct EmbeddingTables {
+    tokenizer: Vec<f32>,
     /// With the only kind of token there is among them.
     places: Vec<f32>,
     norm: Norm,
@@ -41,29 +46,33 @@ pub(super) struct Tables {
     tokens_max: usize,
 }
 
-impl Net {
-    pub(super) fn load(config: &Config, weights: &mut Weights, beacon: &Beacon) -> Result<Self, LoadError> {
-        let tables = Tables::load(config, weights)?;
+impl BertNet {
+    pub(super) fn load(
+        config: &Config,
+        weights: &mut BertWeights,
+        beacon: &Beacon,
+    ) -> Result<Self, LoadError> {
+        let tables = EmbeddingTables::load(config, weights)?;
         let mut layers = Vec::new();
         for number in 0..config.layers {
             beacon.step()?;
-            let layer = Layer::new(config, Plain::read(config, weights, number)?);
+            let layer = BertLayer::new(config, LayerWeights::read(config, weights, number)?);
             layers.push(AnyLayer::Float(Box::new(layer)));
         }
-        Ok(Net { tables, layers })
+        Ok(BertNet { tables, layers })
     }
 
     /// Texts that were checked.
     pub(super) fn embed(
         &self,
         texts: &[&[u32]],
-        room: &mut Room,
+        buffers: &mut LayerBuffers,
         beacon: &Beacon,
-    ) -> Result<Vec<Vec<f32>>, Failure> {
+    ) -> Result<Vec<Vec<f32>>, InferenceError> {
         let ranges = ranges(texts);
         let mut rows = self.tables.rows(texts);
         for layer in &self.layers {
-            layer.run(&mut rows, &ranges, room)?;
+            layer.run(&mut rows, &ranges, buffers)?;
             beacon.step()?;
         }
         Ok(self.tables.pool(&rows, &ranges))
@@ -81,12 +90,12 @@ pub(super) fn ranges(texts: &[&[u32]]) -> Vec<Range<usize>> {
     texts.iter().map(&mut next).collect()
 }
 
-impl Tables {
-    pub(super) fn load(config: &Config, weights: &mut Weights) -> Result<Self, LoadError> {
+impl EmbeddingTables {
+    pub(super) fn load(config: &Config, weights: &mut BertWeights) -> Result<Self, LoadError> {
         let hidden = config.hidden;
-        let words = "embeddings.word_embeddings.weight";
-        weights.below(&["", "bert.", "roberta.", "distilbert."], words);
-        let words = weights.read(words, &[config.vocabulary, hidden])?;
+        let tokenizer = "embeddings.word_embeddings.weight";
+        weights.strip_prefixes(&["", "bert.", "roberta.", "distilbert."], tokenizer);
+        let tokenizer = weights.read(tokenizer, &[config.vocabulary, hidden])?;
         let mut places = weights.read("embeddings.position_embeddings.weight", &[config.places, hidden])?;
         places.drain(..(config.first_place * hidden).min(places.len()));
         if config.kinds > 0 {
@@ -97,8 +106,8 @@ impl Tables {
         }
         let mut read =
             |name: &str, part: &str, shape: &[usize]| weights.read(&format!("{name}.{part}"), shape);
-        Ok(Tables {
-            words,
+        Ok(EmbeddingTables {
+            tokenizer,
             places,
             norm: layer::norm(config, &mut read, "embeddings.LayerNorm")?,
             none: vec![0.0; hidden],
@@ -109,14 +118,16 @@ impl Tables {
     }
 
     /// Refuses what no tokenizer of this model makes.
-    pub(super) fn check(&self, text: &[u32]) -> Result<(), Failure> {
+    pub(super) fn check(&self, text: &[u32]) -> Result<(), InferenceError> {
         if text.is_empty() || text.len() > self.tokens_max {
             let why = format!("a text has {} tokens, and 1 to {} are read", text.len(), self.tokens_max);
-            return Err(Failure::Input(why));
+            return Err(InferenceError::Input(why));
         }
-        let vocabulary = self.words.len() / self.hidden;
+        let vocabulary = self.tokenizer.len() / self.hidden;
         match text.iter().find(|token| **token as usize >= vocabulary) {
-            Some(token) => Err(Failure::Input(format!("there is no token {token}: {vocabulary} are known"))),
+            Some(token) => {
+                Err(InferenceError::Input(format!("there is no token {token}: {vocabulary} are known")))
+            }
             None => Ok(()),
         }
     }
@@ -126,11 +137,11 @@ impl Tables {
         let mut rows = Vec::with_capacity(texts.iter().map(|text| text.len()).sum::<usize>() * hidden);
         for text in texts {
             for (token, place) in text.iter().zip(self.places.chunks_exact(hidden)) {
-                let word = &self.words[*token as usize * hidden..][..hidden];
+                let word = &self.tokenizer[*token as usize * hidden..][..hidden];
                 rows.extend(word.iter().zip(place).map(|(word, place)| word + place));
             }
         }
-        sweep::normalize(&mut rows, &self.none, &self.norm);
+        elementwise::normalize(&mut rows, &self.none, &self.norm);
         rows
     }
 

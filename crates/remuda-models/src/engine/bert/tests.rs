@@ -2,13 +2,13 @@ mod tiny;
 
 use serde_json::json;
 
-use self::tiny::{HIDDEN, Kind, PLACES, Tiny, dot};
+use self::tiny::{HIDDEN, PLACES, Tiny, TinyFamily, dot};
 use super::Bert;
 use crate::backend::Backend;
 use crate::beacon::Beacon;
-use crate::failure::{Failure, LoadError, PoolError};
-use crate::model::Model;
-use crate::request::{Part, PartAnswer, Request};
+use crate::failure::{InferenceError, LoadError, ModelError};
+use crate::model::LoadedModel;
+use crate::request::{ModelRequest, PartAnswer, RequestPart};
 use crate::spec::{ModelSpec, Precision};
 
 /// Lengths that fill tiles and vectors and such that do not.
@@ -23,12 +23,12 @@ fn spec(tiny: &Tiny) -> ModelSpec {
     ModelSpec::new("tiny", tiny.path())
 }
 
-fn load(spec: &ModelSpec) -> Result<Model, LoadError> {
+fn load(spec: &ModelSpec) -> Result<LoadedModel, LoadError> {
     Bert.load(spec, &Beacon::default())
 }
 
-fn embed(model: &mut Model, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
-    let parts: Vec<Part> = texts.iter().cloned().map(Part::Tokens).collect();
+fn embed(model: &mut LoadedModel, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let parts: Vec<RequestPart> = texts.iter().cloned().map(RequestPart::Tokens).collect();
     let answers = model.answer(&parts, &Beacon::default(), &mut |_| {}).unwrap();
     let vector = |answer| match answer {
         PartAnswer::Vector(vector) => vector,
@@ -69,7 +69,7 @@ fn gelu_tanh(x: f64) -> f64 {
 
 #[test]
 fn every_family_says_what_plain_arithmetic_says() {
-    for kind in [Kind::Bert, Kind::Roberta, Kind::Distilbert] {
+    for kind in [TinyFamily::Bert, TinyFamily::Roberta, TinyFamily::Distilbert] {
         let tiny = Tiny::new(kind);
         let wanted: Vec<_> = texts().iter().map(|text| mean(&tiny.rows(kind, text, gelu))).collect();
         let said = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
@@ -80,16 +80,17 @@ fn every_family_says_what_plain_arithmetic_says() {
 #[test]
 fn activations_and_pooling_are_what_the_folder_says() {
     for activation in ["gelu_new", "relu"] {
-        let mut tiny = Tiny::new(Kind::Bert);
+        let mut tiny = Tiny::new(TinyFamily::Bert);
         tiny.config["hidden_act"] = json!(activation);
         tiny.write();
         let plain = |x: f64| if activation == "relu" { x.max(0.0) } else { gelu_tanh(x) };
-        let wanted: Vec<_> = texts().iter().map(|text| mean(&tiny.rows(Kind::Bert, text, plain))).collect();
+        let wanted: Vec<_> =
+            texts().iter().map(|text| mean(&tiny.rows(TinyFamily::Bert, text, plain))).collect();
         let said = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
         assert!(worst(&said, &wanted) > 1.0 - 1e-6, "{activation}");
     }
-    let tiny = Tiny::new(Kind::Bert);
-    let rows: Vec<_> = texts().iter().map(|text| tiny.rows(Kind::Bert, text, gelu)).collect();
+    let tiny = Tiny::new(TinyFamily::Bert);
+    let rows: Vec<_> = texts().iter().map(|text| tiny.rows(TinyFamily::Bert, text, gelu)).collect();
     let first: Vec<_> = rows.iter().map(|rows| rows[0].clone()).collect();
     let most = |rows: &Vec<Vec<f64>>| {
         (0..HIDDEN).map(|at| rows.iter().map(|row| row[at]).fold(f64::MIN, f64::max)).collect()
@@ -112,7 +113,7 @@ fn modules(second: &str) -> serde_json::Value {
 /// Rows of a text see no others: a text says the same alone and among others, on one thread and on three.
 #[test]
 fn company_and_threads_change_nothing() {
-    let tiny = Tiny::new(Kind::Bert);
+    let tiny = Tiny::new(TinyFamily::Bert);
     for precision in [Precision::Native, Precision::Int8] {
         let mut one = ModelSpec { precision, ..spec(&tiny) };
         let mut model = load(&one).unwrap();
@@ -132,7 +133,7 @@ fn company_and_threads_change_nothing() {
 
 #[test]
 fn int8_is_close_and_is_refused_where_it_is_not() {
-    let mut tiny = Tiny::new(Kind::Bert);
+    let mut tiny = Tiny::new(TinyFamily::Bert);
     let int8 = ModelSpec { precision: Precision::Int8, ..spec(&tiny) };
     let float = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
     let wanted: Vec<Vec<f64>> =
@@ -158,11 +159,11 @@ fn int8_is_close_and_is_refused_where_it_is_not() {
 
 #[test]
 fn texts_are_cut_with_the_tokens_that_are_added_and_never_padded() {
-    let mut tiny = Tiny::new(Kind::Bert);
+    let mut tiny = Tiny::new(TinyFamily::Bert);
     let tokens = |tiny: &Tiny, text: &str| {
-        let request = Request::TextEmbedding { texts: vec![text.to_owned()] };
+        let request = ModelRequest::TextEmbedding { texts: vec![text.to_owned()] };
         let parts = Bert.prepare(&spec(tiny)).unwrap().prepare(request).unwrap();
-        let [Part::Tokens(tokens)] = &parts[..] else { panic!("{parts:?}") };
+        let [RequestPart::Tokens(tokens)] = &parts[..] else { panic!("{parts:?}") };
         tokens.clone()
     };
     assert_eq!(tokens(&tiny, ""), [2, 3]);
@@ -180,28 +181,28 @@ fn texts_are_cut_with_the_tokens_that_are_added_and_never_padded() {
 
 #[test]
 fn what_is_not_a_text_of_this_model_is_refused() {
-    let tiny = Tiny::new(Kind::Bert);
+    let tiny = Tiny::new(TinyFamily::Bert);
     let mut model = load(&spec(&tiny)).unwrap();
     for tokens in [vec![], vec![29], vec![u32::MAX], vec![4; PLACES + 1]] {
-        let refused = model.answer(&[Part::Tokens(tokens)], &Beacon::default(), &mut |_| {});
-        assert!(matches!(refused, Err(Failure::Input(_))), "{refused:?}");
+        let refused = model.answer(&[RequestPart::Tokens(tokens)], &Beacon::default(), &mut |_| {});
+        assert!(matches!(refused, Err(InferenceError::Input(_))), "{refused:?}");
     }
-    let request = Request::ImageEmbedding { images: Vec::new() };
+    let request = ModelRequest::ImageEmbedding { images: Vec::new() };
     let refused = Bert.prepare(&spec(&tiny)).unwrap().prepare(request);
-    assert!(matches!(refused, Err(PoolError::Input(_))), "{refused:?}");
+    assert!(matches!(refused, Err(ModelError::Input(_))), "{refused:?}");
     assert_eq!(embed(&mut model, &texts()).len(), texts().len());
 }
 
 #[test]
 fn a_model_told_to_stop_stops_within_a_layer() {
-    let tiny = Tiny::new(Kind::Bert);
+    let tiny = Tiny::new(TinyFamily::Bert);
     let beacon = Beacon::default();
     beacon.stop();
     assert_eq!(Bert.load(&spec(&tiny), &beacon).unwrap_err(), LoadError::Stopped);
     let mut model = load(&spec(&tiny)).unwrap();
     let steps = beacon.steps();
-    let stopped = model.answer(&[Part::Tokens(vec![2, 3])], &beacon, &mut |_| {});
-    assert_eq!(stopped, Err(Failure::Stopped));
+    let stopped = model.answer(&[RequestPart::Tokens(vec![2, 3])], &beacon, &mut |_| {});
+    assert_eq!(stopped, Err(InferenceError::Stopped));
     assert_eq!(beacon.steps(), steps + 1);
 }
 
@@ -209,7 +210,7 @@ fn a_model_told_to_stop_stops_within_a_layer() {
 #[test]
 fn files_that_cannot_be_loaded_say_why() {
     let error = |change: &dyn Fn(&mut Tiny)| {
-        let mut tiny = Tiny::new(Kind::Bert);
+        let mut tiny = Tiny::new(TinyFamily::Bert);
         change(&mut tiny);
         let found = Bert.inspect(&spec(&tiny)).err();
         found.unwrap_or_else(|| load(&spec(&tiny)).expect_err("it was loaded"))
@@ -283,7 +284,7 @@ fn files_that_cannot_be_loaded_say_why() {
 
 #[test]
 fn what_is_another_engines_is_left_to_it() {
-    let mut tiny = Tiny::new(Kind::Bert);
+    let mut tiny = Tiny::new(TinyFamily::Bert);
     let found = Bert.inspect(&spec(&tiny)).unwrap().unwrap();
     assert_eq!(found.architecture, "bert (2 layers, 20 dimensions)");
     std::fs::remove_file(tiny.path().join("model.safetensors")).unwrap();

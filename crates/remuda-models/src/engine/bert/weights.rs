@@ -18,7 +18,7 @@ const HEADER_BYTES_MAX: u64 = 16 << 20;
 const PICKLES: [&[u8]; 2] = [b"PK\x03\x04", b"\x80\x02"];
 
 #[derive(Debug)]
-pub(super) struct Weights {
+pub(super) struct BertWeights {
     path: PathBuf,
     file: File,
     metadata: Metadata,
@@ -27,7 +27,7 @@ pub(super) struct Weights {
     prefix: &'static str,
 }
 
-impl Weights {
+impl BertWeights {
     pub(super) fn open(path: &Path) -> Result<Self, LoadError> {
         let io = |error: std::io::Error| wrong(path, error);
         let truncated = |detail: String| LoadError::Truncated { path: path.to_owned(), detail };
@@ -56,7 +56,7 @@ impl Weights {
         if size < whole {
             return Err(truncated(format!("{size} bytes of {whole}")));
         }
-        Ok(Weights { path: path.to_owned(), file, metadata, begin, prefix: "" })
+        Ok(BertWeights { path: path.to_owned(), file, metadata, begin, prefix: "" })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -64,7 +64,7 @@ impl Weights {
     }
 
     /// From here on names begin with one of these, whichever the file has: heads put their model below a name.
-    pub(super) fn below(&mut self, prefixes: &[&'static str], name: &str) {
+    pub(super) fn strip_prefixes(&mut self, prefixes: &[&'static str], name: &str) {
         let has = |prefix: &&&str| self.metadata.info(&format!("{prefix}{name}")).is_some();
         self.prefix = prefixes.iter().find(has).copied().unwrap_or_default();
     }

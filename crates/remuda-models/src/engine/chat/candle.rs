@@ -22,27 +22,27 @@ use candle_transformers::models::{
     quantized_gemma3, quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3,
 };
 
-use super::talk::Network;
+use super::generation::LanguageModel;
 use crate::beacon::Beacon;
-use crate::engine::card;
-use crate::engine::gguf::{Gguf, Kind};
-use crate::failure::{Failure, LoadError};
+use crate::engine::candle_device;
+use crate::engine::gguf::{Gguf, TensorType};
+use crate::failure::{InferenceError, LoadError};
 use crate::spec::Device;
 
 pub(super) const POSITIONS_MAX: u64 = 4096;
 pub(super) const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3"];
 /// The longest run of a prompt that is read at once.
 const RUN: usize = 64;
-const SLOW: [Kind; 3] = [Kind::Q4_1, Kind::Q5_0, Kind::Q5_1];
+const SLOW: [TensorType; 3] = [TensorType::Q4_1, TensorType::Q5_0, TensorType::Q5_1];
 
-pub(super) struct Candle {
-    weights: Weights,
+pub(super) struct CandleModel {
+    weights: CandleWeights,
     device: candle_core::Device,
     tokens: usize,
     logits: Vec<f32>,
 }
 
-enum Weights {
+enum CandleWeights {
     Llama(quantized_llama::ModelWeights),
     Qwen2(quantized_qwen2::ModelWeights),
     Qwen3(quantized_qwen3::ModelWeights),
@@ -51,14 +51,14 @@ enum Weights {
 }
 
 /// Kinds that are rewritten when a file is loaded.
-pub(super) fn slow(gguf: &Gguf, device: Device) -> Vec<Kind> {
+pub(super) fn slow(gguf: &Gguf, device: Device) -> Vec<TensorType> {
     if device != Device::Cpu {
         return Vec::new();
     }
     gguf.kinds().into_iter().map(|(kind, _)| kind).filter(|kind| SLOW.contains(kind)).collect()
 }
 
-impl Candle {
+impl CandleModel {
     /// On a device that has so much room for it.
     pub(super) fn load(
         gguf: &Gguf,
@@ -66,52 +66,52 @@ impl Candle {
         (on, need_bytes): (Device, u64),
         beacon: &Beacon,
     ) -> Result<Self, LoadError> {
-        let device = card::open(on, need_bytes)?;
-        let wrong = |error: &candle_core::Error| match card::failure(error) {
-            Failure::Engine(detail) => LoadError::Wrong { path: gguf.path.clone(), detail },
-            _ => card::load_error(&device, need_bytes, error),
+        let device = candle_device::open(on, need_bytes)?;
+        let wrong = |error: &candle_core::Error| match candle_device::failure(error) {
+            InferenceError::Engine(detail) => LoadError::Wrong { path: gguf.path.clone(), detail },
+            _ => candle_device::load_error(&device, need_bytes, error),
         };
         let file = File::open(&gguf.path).map_err(|error| wrong(&candle_core::Error::wrap(error)))?;
         let mut file = BufReader::new(file);
         let content = Content::read(&mut file).map_err(|error| wrong(&error))?;
         beacon.step()?;
         let weights = if slow(gguf, on).is_empty() {
-            Weights::read(architecture, content, &mut file, &device)
+            CandleWeights::read(architecture, content, &mut file, &device)
         } else {
             let rewritten = rewrite(&content, &mut file, beacon)?;
             drop(content);
             let mut rewritten = Cursor::new(rewritten);
             let content = Content::read(&mut rewritten).map_err(|error| wrong(&error))?;
-            Weights::read(architecture, content, &mut rewritten, &device)
+            CandleWeights::read(architecture, content, &mut rewritten, &device)
         };
         beacon.step()?;
         let weights = weights.map_err(|error| wrong(&error))?;
-        let mut candle = Candle { weights, device, tokens: 0, logits: Vec::new() };
+        let mut candle = CandleModel { weights, device, tokens: 0, logits: Vec::new() };
         if on != Device::Cpu {
-            candle.warm(beacon).map_err(|failure| card::failed(on, need_bytes, failure))?;
+            candle.warm(beacon).map_err(|failure| candle_device::failed(on, need_bytes, failure))?;
         }
         Ok(candle)
     }
 
     /// Reads a run and a single token, for which there are different kernels.
-    fn warm(&mut self, beacon: &Beacon) -> Result<(), Failure> {
+    fn warm(&mut self, beacon: &Beacon) -> Result<(), InferenceError> {
         self.read(&[0; RUN + 1], beacon)?;
         self.keep(0);
         Ok(())
     }
 }
 
-impl Network for Candle {
+impl LanguageModel for CandleModel {
     /// Its caches start anew with position 0 and can do nothing else.
     fn keep(&mut self, _: usize) -> usize {
         self.tokens = 0;
-        if let Weights::Qwen3(weights) = &mut self.weights {
+        if let CandleWeights::Qwen3(weights) = &mut self.weights {
             weights.clear_kv_cache();
         }
         0
     }
 
-    fn read(&mut self, tokens: &[u32], beacon: &Beacon) -> Result<&[f32], Failure> {
+    fn read(&mut self, tokens: &[u32], beacon: &Beacon) -> Result<&[f32], InferenceError> {
         let mut rest = tokens;
         while !rest.is_empty() {
             let (run, later) = rest.split_at(RUN.min(1 << rest.len().ilog2()));
@@ -119,7 +119,7 @@ impl Network for Candle {
                 .and_then(|run| run.unsqueeze(0))
                 .and_then(|run| self.weights.forward(&run, self.tokens))
                 .and_then(|logits| logits.flatten_all()?.to_vec1::<f32>())
-                .map_err(|error| card::failure(&error))?;
+                .map_err(|error| candle_device::failure(&error))?;
             self.tokens += run.len();
             self.logits = logits;
             rest = later;
@@ -129,7 +129,7 @@ impl Network for Candle {
     }
 }
 
-impl Weights {
+impl CandleWeights {
     fn read<R: Read + Seek>(
         architecture: &str,
         content: Content,
@@ -137,23 +137,25 @@ impl Weights {
         device: &candle_core::Device,
     ) -> candle_core::Result<Self> {
         Ok(match architecture {
-            "qwen2" => Weights::Qwen2(quantized_qwen2::ModelWeights::from_gguf(content, from, device)?),
-            "qwen3" => Weights::Qwen3(quantized_qwen3::ModelWeights::from_gguf(content, from, device)?),
-            "phi3" => Weights::Phi3(quantized_phi3::ModelWeights::from_gguf(false, content, from, device)?),
-            "gemma" | "gemma2" | "gemma3" => {
-                Weights::Gemma3(quantized_gemma3::ModelWeights::from_gguf(content, from, device)?)
+            "qwen2" => CandleWeights::Qwen2(quantized_qwen2::ModelWeights::from_gguf(content, from, device)?),
+            "qwen3" => CandleWeights::Qwen3(quantized_qwen3::ModelWeights::from_gguf(content, from, device)?),
+            "phi3" => {
+                CandleWeights::Phi3(quantized_phi3::ModelWeights::from_gguf(false, content, from, device)?)
             }
-            _ => Weights::Llama(quantized_llama::ModelWeights::from_gguf(content, from, device)?),
+            "gemma" | "gemma2" | "gemma3" => {
+                CandleWeights::Gemma3(quantized_gemma3::ModelWeights::from_gguf(content, from, device)?)
+            }
+            _ => CandleWeights::Llama(quantized_llama::ModelWeights::from_gguf(content, from, device)?),
         })
     }
 
     fn forward(&mut self, tokens: &Tensor, at: usize) -> candle_core::Result<Tensor> {
         match self {
-            Weights::Llama(weights) => weights.forward(tokens, at),
-            Weights::Qwen2(weights) => weights.forward(tokens, at),
-            Weights::Qwen3(weights) => weights.forward(tokens, at),
-            Weights::Phi3(weights) => weights.forward(tokens, at),
-            Weights::Gemma3(weights) => weights.forward(tokens, at),
+            CandleWeights::Llama(weights) => weights.forward(tokens, at),
+            CandleWeights::Qwen2(weights) => weights.forward(tokens, at),
+            CandleWeights::Qwen3(weights) => weights.forward(tokens, at),
+            CandleWeights::Phi3(weights) => weights.forward(tokens, at),
+            CandleWeights::Gemma3(weights) => weights.forward(tokens, at),
         }
     }
 }

@@ -14,7 +14,7 @@ const WORK_BYTES: u64 = 48 << 20;
 
 /// How a family differs from the first of its kind. Those not named here are candle's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Family {
+pub(super) enum RopeFamily {
     /// With Mistral, SmolLM and all that are converted as `llama`.
     Llama,
     /// Biases on queries, keys and values; positions turn halves of a head instead of neighbours.
@@ -25,7 +25,7 @@ pub(super) enum Family {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Dimensions {
-    pub(super) family: Family,
+    pub(super) family: RopeFamily,
     pub(super) layers: usize,
     pub(super) width: usize,
     pub(super) inner: usize,
@@ -52,9 +52,9 @@ impl Dimensions {
     pub(super) fn of(gguf: &Gguf) -> Result<Option<Self>, LoadError> {
         let name = architecture(gguf)?;
         let family = match name {
-            "llama" => Family::Llama,
-            "qwen2" => Family::Qwen2,
-            "qwen3" => Family::Qwen3,
+            "llama" => RopeFamily::Llama,
+            "qwen2" => RopeFamily::Qwen2,
+            "qwen3" => RopeFamily::Qwen3,
             _ => return Ok(None),
         };
         let has = |key: &str| gguf.metadata.contains_key(&format!("{name}.{key}"));
@@ -116,7 +116,7 @@ pub(super) fn room(
     tokens_max: u64,
     spec: &ModelSpec,
 ) -> Result<(u64, u64), LoadError> {
-    let weights: u64 = gguf.tensors.values().map(super::super::gguf::Tensor::elements).sum();
+    let weights: u64 = gguf.tensors.values().map(super::super::gguf::TensorInfo::elements).sum();
     let (weights, each) = match dimensions {
         // A byte a weight, and two for the scale of 32.
         Some(dimensions) => (weights + weights / 16, dimensions.cache_bytes()),

@@ -1,41 +1,41 @@
 //! Who computes a model, how many tokens it may hold, and what that takes.
 
 #[cfg(feature = "candle")]
-use super::super::card;
+use super::super::candle_device;
 #[cfg(feature = "candle")]
-use super::candle::{self, Candle};
+use super::candle::{self, CandleModel};
+use super::cpu_llama::CpuLlama;
 use super::dimensions::{Dimensions, architecture, room};
-use super::lean::Lean;
-use super::talk::Network;
+use super::generation::LanguageModel;
 use super::template::Template;
 use crate::beacon::Beacon;
-use crate::engine::gguf::{Gguf, Kind};
+use crate::engine::gguf::{Gguf, TensorType};
 use crate::failure::LoadError;
 use crate::spec::{Device, Isolation, ModelSpec};
 
-pub(super) struct Plan {
-    engine: Engine,
+pub(super) struct ChatPlan {
+    engine: ChatRunner,
     pub(super) context: usize,
     pub(super) memory_bytes: u64,
 }
 
-enum Engine {
-    Lean(Dimensions),
+enum ChatRunner {
+    CpuLlama(Dimensions),
     #[cfg(feature = "candle")]
-    Candle(Device),
+    CandleModel(Device),
 }
 
-impl Plan {
+impl ChatPlan {
     pub(super) fn of(gguf: &Gguf, spec: &ModelSpec) -> Result<Self, LoadError> {
-        let engine = Engine::of(gguf, spec)?;
+        let engine = ChatRunner::of(gguf, spec)?;
         let (dimensions, tokens_max) = match &engine {
-            Engine::Lean(dimensions) => (Some(dimensions), u64::MAX),
+            ChatRunner::CpuLlama(dimensions) => (Some(dimensions), u64::MAX),
             #[cfg(feature = "candle")]
-            Engine::Candle(_) => (None, candle::POSITIONS_MAX),
+            ChatRunner::CandleModel(_) => (None, candle::POSITIONS_MAX),
         };
         let (context, memory_bytes) = room(gguf, dimensions, engine.besides_bytes(), tokens_max, spec)?;
         let context = usize::try_from(context).unwrap_or(usize::MAX);
-        Ok(Plan { engine, context, memory_bytes })
+        Ok(ChatPlan { engine, context, memory_bytes })
     }
 
     pub(super) fn load(
@@ -43,51 +43,53 @@ impl Plan {
         gguf: &Gguf,
         spec: &ModelSpec,
         beacon: &Beacon,
-    ) -> Result<Box<dyn Network>, LoadError> {
+    ) -> Result<Box<dyn LanguageModel>, LoadError> {
         match &self.engine {
-            Engine::Lean(dimensions) => Ok(Box::new(Lean::load(gguf, dimensions, spec.threads, beacon)?)),
+            ChatRunner::CpuLlama(dimensions) => {
+                Ok(Box::new(CpuLlama::load(gguf, dimensions, spec.threads, beacon)?))
+            }
             #[cfg(feature = "candle")]
-            Engine::Candle(device) => {
+            ChatRunner::CandleModel(device) => {
                 let on = (*device, self.memory_bytes);
-                Ok(Box::new(Candle::load(gguf, architecture(gguf)?, on, beacon)?))
+                Ok(Box::new(CandleModel::load(gguf, architecture(gguf)?, on, beacon)?))
             }
         }
     }
 
     pub(super) fn device(&self) -> Device {
         match &self.engine {
-            Engine::Lean(_) => Device::Cpu,
+            ChatRunner::CpuLlama(_) => Device::Cpu,
             #[cfg(feature = "candle")]
-            Engine::Candle(device) => *device,
+            ChatRunner::CandleModel(device) => *device,
         }
     }
 
     /// What that device has, if it is a card.
     pub(super) fn device_bytes(&self) -> Result<Option<u64>, LoadError> {
         match &self.engine {
-            Engine::Lean(_) => Ok(None),
+            ChatRunner::CpuLlama(_) => Ok(None),
             #[cfg(feature = "candle")]
-            Engine::Candle(device) => card::memory_bytes(*device),
+            ChatRunner::CandleModel(device) => candle_device::memory_bytes(*device),
         }
     }
 
     pub(super) fn isolation(&self) -> Isolation {
         match &self.engine {
-            Engine::Lean(_) => Isolation::Thread,
+            ChatRunner::CpuLlama(_) => Isolation::Thread,
             #[cfg(feature = "candle")]
-            Engine::Candle(_) => Isolation::Process,
+            ChatRunner::CandleModel(_) => Isolation::Process,
         }
     }
 
     /// What somebody who uses it should know.
-    pub(super) fn notes(&self, gguf: &Gguf, kinds: &[(Kind, u64)]) -> Vec<String> {
+    pub(super) fn notes(&self, gguf: &Gguf, kinds: &[(TensorType, u64)]) -> Vec<String> {
         let mut notes = Vec::new();
         match &self.engine {
-            Engine::Lean(_) => {
+            ChatRunner::CpuLlama(_) => {
                 let others = kinds
                     .iter()
                     .map(|(kind, _)| *kind)
-                    .filter(|kind| !matches!(kind, Kind::Q8_0 | Kind::F32));
+                    .filter(|kind| !matches!(kind, TensorType::Q8_0 | TensorType::F32));
                 let others: Vec<String> = others.map(|kind| kind.to_string()).collect();
                 if !others.is_empty() {
                     notes.push(format!(
@@ -97,7 +99,7 @@ impl Plan {
                 }
             }
             #[cfg(feature = "candle")]
-            Engine::Candle(device) => {
+            ChatRunner::CandleModel(device) => {
                 for kind in candle::slow(gguf, *device) {
                     notes.push(format!(
                         "{kind} has no SIMD kernel in candle and would be 10 to 50 times slower: it becomes Q8_0 when it is loaded"
@@ -119,13 +121,13 @@ impl Plan {
     }
 }
 
-impl Engine {
+impl ChatRunner {
     /// What it takes besides the file's weights and its cache.
     fn besides_bytes(&self) -> u64 {
         match self {
-            Engine::Lean(_) => 0,
+            ChatRunner::CpuLlama(_) => 0,
             #[cfg(feature = "candle")]
-            Engine::Candle(device) => card::besides_bytes(*device),
+            ChatRunner::CandleModel(device) => candle_device::besides_bytes(*device),
         }
     }
 
@@ -136,18 +138,18 @@ impl Engine {
     ) -> Result<Self, LoadError> {
         #[cfg(feature = "candle")]
         if candle::FAMILIES.contains(&architecture(gguf)?) {
-            let device = card::device(spec)?;
+            let device = candle_device::device(spec)?;
             if device != Device::Cpu {
-                return Ok(Engine::Candle(device));
+                return Ok(ChatRunner::CandleModel(device));
             }
         }
         if let Some(dimensions) = Dimensions::of(gguf)? {
-            return Ok(Engine::Lean(dimensions));
+            return Ok(ChatRunner::CpuLlama(dimensions));
         }
         let name = architecture(gguf)?;
         #[cfg(feature = "candle")]
         if candle::FAMILIES.contains(&name) {
-            return Ok(Engine::Candle(Device::Cpu));
+            return Ok(ChatRunner::CandleModel(Device::Cpu));
         }
         Err(LoadError::Unsupported {
             path: gguf.path.clone(),

@@ -1,11 +1,11 @@
 //! Conversations into prompts, on their callers' threads.
 
 use super::template::Template;
-use super::words::Words;
+use super::tokenizer::ChatTokenizer;
 use crate::backend::Prepare;
 use crate::engine::gguf::Gguf;
-use crate::failure::{LoadError, PoolError};
-use crate::request::{Chat, Message, Part, Request, Sampling};
+use crate::failure::{LoadError, ModelError};
+use crate::request::{Chat, ChatMessage, ModelRequest, RequestPart, Sampling};
 
 /// More is never meant, and every one is looked for after every token.
 const STOPS_MAX: usize = 16;
@@ -14,24 +14,24 @@ const STOP_BYTES_MAX: usize = 1024;
 const GOLDEN_TOKENS: u32 = 8;
 
 #[derive(Debug)]
-pub(super) struct Prompts {
+pub(super) struct PromptBuilder {
     template: Template,
-    words: Words,
+    words: ChatTokenizer,
     context: usize,
-    golden: Part,
+    golden: RequestPart,
 }
 
-impl Prompts {
+impl PromptBuilder {
     pub(super) fn of(gguf: &Gguf, context: usize) -> Result<Self, LoadError> {
         let wrong = |detail: String| LoadError::Wrong { path: gguf.path.clone(), detail };
-        let golden = Part::Prompt { tokens: Vec::new(), sampling: Sampling::default() };
-        let mut prompts = Prompts {
+        let golden = RequestPart::Prompt { tokens: Vec::new(), sampling: Sampling::default() };
+        let mut prompts = PromptBuilder {
             template: Template::of(gguf).map_err(wrong)?,
-            words: Words::of(gguf)?,
+            words: ChatTokenizer::of(gguf)?,
             context,
             golden,
         };
-        let question = Message { role: "user".to_owned(), content: "Count from one to five.".to_owned() };
+        let question = ChatMessage { role: "user".to_owned(), content: "Count from one to five.".to_owned() };
         let sampling = Sampling { tokens_max: Some(GOLDEN_TOKENS), ..Sampling::default() };
         prompts.golden = prompts
             .prompt(Chat { messages: vec![question], sampling })
@@ -39,53 +39,53 @@ impl Prompts {
         Ok(prompts)
     }
 
-    fn prompt(&self, chat: Chat) -> Result<Part, PoolError> {
+    fn prompt(&self, chat: Chat) -> Result<RequestPart, ModelError> {
         check(&chat.sampling)?;
         if chat.messages.is_empty() {
-            return Err(PoolError::Input("there are no messages".to_owned()));
+            return Err(ModelError::Input("there are no messages".to_owned()));
         }
-        let text = self.template.render(&chat.messages).map_err(PoolError::Input)?;
+        let text = self.template.render(&chat.messages).map_err(ModelError::Input)?;
         let least = self.words.at_least(text.len());
         if least >= self.context {
             return Err(self.too_long(&format!("more than {least}")));
         }
-        let tokens = self.words.cut(&text).map_err(PoolError::Input)?;
+        let tokens = self.words.cut(&text).map_err(ModelError::Input)?;
         if tokens.is_empty() {
-            return Err(PoolError::Input("the messages say nothing to the model".to_owned()));
+            return Err(ModelError::Input("the messages say nothing to the model".to_owned()));
         }
         if tokens.len() >= self.context {
             return Err(self.too_long(&tokens.len().to_string()));
         }
-        Ok(Part::Prompt { tokens, sampling: chat.sampling })
+        Ok(RequestPart::Prompt { tokens, sampling: chat.sampling })
     }
 
-    fn too_long(&self, tokens: &str) -> PoolError {
-        PoolError::Input(format!(
+    fn too_long(&self, tokens: &str) -> ModelError {
+        ModelError::Input(format!(
             "the messages are {tokens} tokens, and {} fit with room for an answer",
             self.context - 1
         ))
     }
 }
 
-impl Prepare for Prompts {
-    fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError> {
+impl Prepare for PromptBuilder {
+    fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError> {
         match request {
-            Request::TextToText(chat) => Ok(vec![self.prompt(chat)?]),
-            Request::TextEmbedding { .. }
-            | Request::Vision(_)
-            | Request::ImageEmbedding { .. }
-            | Request::TextToImage(_) => {
-                Err(PoolError::Input(format!("a model for chat was asked for {}", request.capability())))
+            ModelRequest::TextToText(chat) => Ok(vec![self.prompt(chat)?]),
+            ModelRequest::TextEmbedding { .. }
+            | ModelRequest::Vision(_)
+            | ModelRequest::ImageEmbedding { .. }
+            | ModelRequest::TextToImage(_) => {
+                Err(ModelError::Input(format!("a model for chat was asked for {}", request.capability())))
             }
         }
     }
 
-    fn golden(&self) -> Part {
+    fn golden(&self) -> RequestPart {
         self.golden.clone()
     }
 }
 
-fn check(sampling: &Sampling) -> Result<(), PoolError> {
+fn check(sampling: &Sampling) -> Result<(), ModelError> {
     let stops = &sampling.stop;
     let told = [
         (
@@ -104,7 +104,7 @@ fn check(sampling: &Sampling) -> Result<(), PoolError> {
         ),
     ];
     match told.into_iter().find(|(holds, _)| !holds) {
-        Some((_, told)) => Err(PoolError::Input(told)),
+        Some((_, told)) => Err(ModelError::Input(told)),
         None => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 
-use crate::failure::Failure;
+use crate::failure::InferenceError;
 use crate::request::Sampling;
 
 /// How far back a repetition is one, as llama.cpp has it.
@@ -25,10 +25,10 @@ impl<'a> Sampler<'a> {
     }
 
     /// `before` is all that was read and said.
-    pub(super) fn next(&mut self, logits: &[f32], before: &[u32]) -> Result<u32, Failure> {
+    pub(super) fn next(&mut self, logits: &[f32], before: &[u32]) -> Result<u32, InferenceError> {
         // Not numbers: weights, memory or the device are broken, and so would be the next answer.
         if logits.iter().any(|logit| !logit.is_finite()) {
-            return Err(Failure::Poisoned("the model computed what is not a number".to_owned()));
+            return Err(InferenceError::Poisoned("the model computed what is not a number".to_owned()));
         }
         self.candidates.clear();
         self.candidates.extend(logits.iter().copied().zip(0..));
@@ -39,7 +39,7 @@ impl<'a> Sampler<'a> {
             _ => self.candidates.iter().copied().reduce(|best, it| if it.0 > best.0 { it } else { best }),
         };
         let taken = taken.map(|(_, token)| token);
-        taken.ok_or_else(|| Failure::Engine("the model has no tokens to choose from".to_owned()))
+        taken.ok_or_else(|| InferenceError::Engine("the model has no tokens to choose from".to_owned()))
     }
 
     fn hold_back_repetitions(&mut self, before: &[u32]) {
@@ -98,7 +98,7 @@ impl<'a> Sampler<'a> {
 #[cfg(test)]
 mod tests {
     use super::Sampler;
-    use crate::failure::Failure;
+    use crate::failure::InferenceError;
     use crate::request::Sampling;
 
     const LOGITS: [f32; 4] = [1.0, 3.0, 2.0, 2.9];
@@ -137,7 +137,7 @@ mod tests {
         let sampling = Sampling::default();
         for bad in [f32::NAN, f32::INFINITY] {
             let told = Sampler::new(&sampling).next(&[1.0, bad], &[]);
-            assert!(matches!(told, Err(Failure::Poisoned(_))), "{told:?}");
+            assert!(matches!(told, Err(InferenceError::Poisoned(_))), "{told:?}");
         }
     }
 }

@@ -14,8 +14,8 @@ use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, context};
 
 use super::super::gguf::Gguf;
-use super::pieces::tokens;
-use crate::request::Message;
+use super::vocab::tokens;
+use crate::request::ChatMessage;
 
 /// What nearly every small model is trained on, for files without a template.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
@@ -62,12 +62,12 @@ impl Template {
     }
 
     /// The whole conversation, and where the answer begins.
-    pub(super) fn render(&self, messages: &[Message]) -> Result<String, String> {
+    pub(super) fn render(&self, messages: &[ChatMessage]) -> Result<String, String> {
         let environment = environment();
         let template = environment.template_from_str(&self.source).map_err(|error| said(&error))?;
         let asked: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
-        let mut written = Written { text: Vec::new(), left: WRITTEN_BYTES_MAX + 2 * asked };
-        let message = |message: &Message| context! { role => message.role.as_str(), content => message.content.as_str() };
+        let mut written = BoundedWriter { text: Vec::new(), left: WRITTEN_BYTES_MAX + 2 * asked };
+        let message = |message: &ChatMessage| context! { role => message.role.as_str(), content => message.content.as_str() };
         let values = context! {
             messages => messages.iter().map(message).collect::<Vec<Value>>(),
             add_generation_prompt => true,
@@ -104,12 +104,12 @@ fn said(error: &Error) -> String {
 }
 
 /// As much as there is room for.
-struct Written {
+struct BoundedWriter {
     text: Vec<u8>,
     left: usize,
 }
 
-impl Write for Written {
+impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.left =
             self.left.checked_sub(bytes.len()).ok_or_else(|| io::Error::other("it writes without end"))?;

@@ -3,9 +3,9 @@
 use candle_core::{Device, Tensor};
 use candle_nn::{LayerNorm, Linear, Module};
 
-use super::config::{Activation, ClipConfig};
-use super::layers::{Attention, Broken, Computed, layer_norm, linear};
-use super::weights::Weights;
+use super::config::{ClipActivation, ClipConfig};
+use super::layers::{Attention, ComputeError, TensorResult, layer_norm, linear};
+use super::weights::DiffusionWeights;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 
@@ -13,13 +13,13 @@ use crate::failure::LoadError;
 pub(super) struct Clip {
     tokens: Tensor,
     places: Tensor,
-    layers: Vec<Layer>,
+    layers: Vec<ClipLayer>,
     norm: LayerNorm,
-    activation: Activation,
+    activation: ClipActivation,
 }
 
 #[derive(Debug)]
-struct Layer {
+struct ClipLayer {
     norm_in: LayerNorm,
     attention: Attention,
     norm_out: LayerNorm,
@@ -29,7 +29,7 @@ struct Layer {
 
 impl Clip {
     pub(super) fn load(
-        weights: &Weights,
+        weights: &DiffusionWeights,
         config: &ClipConfig,
         device: &Device,
         beacon: &Beacon,
@@ -48,7 +48,7 @@ impl Clip {
                 linear(&attention.at("v_proj"), size, size)?,
                 linear(&attention.at("out_proj"), size, size)?,
             ];
-            Ok(Layer {
+            Ok(ClipLayer {
                 norm_in: layer_norm(&source.at("layer_norm1"), size, eps)?,
                 attention: Attention::new(projections, config.num_attention_heads),
                 norm_out: layer_norm(&source.at("layer_norm2"), size, eps)?,
@@ -67,7 +67,7 @@ impl Clip {
     }
 
     /// A row of numbers for each token.
-    pub(super) fn run(&self, tokens: &[u32], beacon: &Beacon) -> Computed {
+    pub(super) fn run(&self, tokens: &[u32], beacon: &Beacon) -> TensorResult {
         let device = self.tokens.device();
         let ids = Tensor::from_slice(tokens, tokens.len(), device)?;
         let places = self.places.narrow(0, 0, tokens.len())?;
@@ -83,16 +83,16 @@ impl Clip {
         Ok(self.norm.forward(&rows)?)
     }
 
-    fn activated(&self, rows: &Tensor) -> Computed {
+    fn activated(&self, rows: &Tensor) -> TensorResult {
         Ok(match self.activation {
-            Activation::QuickGelu => (rows * candle_nn::ops::sigmoid(&(rows * 1.702)?)?)?,
-            Activation::Gelu => rows.gelu_erf()?,
+            ClipActivation::QuickGelu => (rows * candle_nn::ops::sigmoid(&(rows * 1.702)?)?)?,
+            ClipActivation::Gelu => rows.gelu_erf()?,
         })
     }
 }
 
 /// What hides the tokens that come later. In 32 bits: the same in half precision is where NaN comes from.
-fn later(count: usize, device: &Device) -> Result<Tensor, Broken> {
+fn later(count: usize, device: &Device) -> Result<Tensor, ComputeError> {
     let mask: Vec<f32> = (0..count)
         .flat_map(|row| (0..count).map(move |column| if column > row { f32::NEG_INFINITY } else { 0.0 }))
         .collect();

@@ -20,7 +20,7 @@ const LEVELS_MAX: usize = 6;
 /// The denoiser.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct UnetConfig {
-    pub(super) levels: Vec<Level>,
+    pub(super) levels: Vec<UnetLevel>,
     pub(super) channels: usize,
     pub(super) groups: usize,
     pub(super) eps: f64,
@@ -35,7 +35,7 @@ pub(super) struct UnetConfig {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Level {
+pub(super) struct UnetLevel {
     pub(super) channels: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
@@ -80,7 +80,7 @@ pub(super) struct ClipConfig {
     pub(super) num_attention_heads: usize,
     pub(super) vocab_size: usize,
     #[serde(default = "quick_gelu")]
-    pub(super) hidden_act: Activation,
+    pub(super) hidden_act: ClipActivation,
     #[serde(default = "small")]
     pub(super) layer_norm_eps: f64,
     #[serde(default = "seventy_seven")]
@@ -89,7 +89,7 @@ pub(super) struct ClipConfig {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Activation {
+pub(super) enum ClipActivation {
     QuickGelu,
     Gelu,
 }
@@ -111,7 +111,7 @@ impl OneOrMany {
 }
 
 #[derive(Deserialize)]
-struct WrittenUnet {
+struct UnetFile {
     in_channels: usize,
     out_channels: usize,
     block_out_channels: Vec<usize>,
@@ -174,7 +174,7 @@ const PLAIN: [(&str, &[&str]); 25] = [
 
 impl UnetConfig {
     pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
-        let written: WrittenUnet = read(path)?;
+        let written: UnetFile = read(path)?;
         for (key, allowed) in PLAIN {
             if let Some(value) = written.rest.get(key)
                 && !allowed.contains(&value.to_string().as_str())
@@ -224,8 +224,8 @@ impl UnetConfig {
     }
 }
 
-impl WrittenUnet {
-    fn level(&self, place: usize, path: &Path) -> Result<Level, LoadError> {
+impl UnetFile {
+    fn level(&self, place: usize, path: &Path) -> Result<UnetLevel, LoadError> {
         // Files call the number of heads `attention_head_dim`: a mistake of long ago that all models were saved with.
         let heads = self.num_attention_heads.as_ref().unwrap_or(&self.attention_head_dim);
         let blocks = self.transformer_layers_per_block.at(place).unwrap_or_default();
@@ -235,7 +235,7 @@ impl WrittenUnet {
             kind => Err(unsupported(path, format!("a {kind}"), FAMILY)),
         };
         let from_the_end = self.up_block_types.len() - 1 - place;
-        let level = Level {
+        let level = UnetLevel {
             channels: self.block_out_channels[place],
             layers: self.layers_per_block.at(place).unwrap_or_default(),
             heads: heads.at(place).unwrap_or_default(),
@@ -382,6 +382,6 @@ fn scaling_factor() -> f64 {
 fn silu() -> String {
     "silu".to_owned()
 }
-fn quick_gelu() -> Activation {
-    Activation::QuickGelu
+fn quick_gelu() -> ClipActivation {
+    ClipActivation::QuickGelu
 }

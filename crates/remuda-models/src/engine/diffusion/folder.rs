@@ -6,34 +6,34 @@ use serde::Deserialize;
 
 use super::config::{ClipConfig, UnetConfig, VaeConfig, read, unsupported, wrong};
 use super::scheduler::SchedulerConfig;
-use super::tokens::Tokens;
-use super::weights::Weights;
+use super::tokenizer::ClipTokenizer;
+use super::weights::DiffusionWeights;
 use crate::failure::LoadError;
 
 const INDEX: &str = "model_index.json";
 
 /// A model whose configurations fit together and whose headers were read.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct DiffusersFolder {
     pub(super) path: PathBuf,
     pub(super) unet: UnetConfig,
     pub(super) vae: VaeConfig,
     pub(super) clip: ClipConfig,
     pub(super) scheduler: SchedulerConfig,
-    pub(super) unet_weights: Weights,
-    pub(super) vae_weights: Weights,
-    pub(super) clip_weights: Weights,
+    pub(super) unet_weights: DiffusionWeights,
+    pub(super) vae_weights: DiffusionWeights,
+    pub(super) clip_weights: DiffusionWeights,
     pub(super) has_safety_checker: bool,
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct ModelIndex {
     _class_name: String,
     #[serde(default)]
     safety_checker: Vec<serde_json::Value>,
 }
 
-impl Folder {
+impl DiffusersFolder {
     /// Whether a folder has the parts of such a model, all or some.
     pub(super) fn is_at(path: &Path) -> bool {
         path.join(INDEX).is_file() || (path.join("unet").is_dir() && path.join("vae").is_dir())
@@ -41,22 +41,22 @@ impl Folder {
 
     pub(super) fn open(path: &Path) -> Result<Self, LoadError> {
         let index_path = path.join(INDEX);
-        let index: Index = read(&index_path)?;
+        let index: ModelIndex = read(&index_path)?;
         let class = &index._class_name;
         if class != "StableDiffusionPipeline" {
             let hint = "; what is read here are folders of a StableDiffusionPipeline, which is Stable Diffusion 1 and 2";
             return Err(unsupported(&index_path, format!("a {class}"), hint));
         }
         let [unet, vae, clip] = ["unet", "vae", "text_encoder"].map(|part| path.join(part));
-        let folder = Folder {
+        let folder = DiffusersFolder {
             path: path.to_owned(),
             unet: UnetConfig::read(&unet.join("config.json"))?,
             vae: VaeConfig::read(&vae.join("config.json"))?,
             clip: ClipConfig::read(&clip.join("config.json"))?,
             scheduler: SchedulerConfig::read(&path.join("scheduler").join("scheduler_config.json"))?,
-            unet_weights: Weights::open(&unet, "diffusion_pytorch_model")?,
-            vae_weights: Weights::open(&vae, "diffusion_pytorch_model")?,
-            clip_weights: Weights::open(&clip, "model")?,
+            unet_weights: DiffusionWeights::open(&unet, "diffusion_pytorch_model")?,
+            vae_weights: DiffusionWeights::open(&vae, "diffusion_pytorch_model")?,
+            clip_weights: DiffusionWeights::open(&clip, "model")?,
             has_safety_checker: index.safety_checker.iter().any(|part| !part.is_null()),
         };
         folder.fits()?;
@@ -81,7 +81,7 @@ impl Folder {
     pub(super) fn files(&self) -> Result<Vec<PathBuf>, LoadError> {
         let parts = [&self.unet_weights, &self.vae_weights, &self.clip_weights];
         let weights = parts.into_iter().flat_map(|weights| weights.files.iter().cloned());
-        Ok(weights.chain(Tokens::files(&self.path)?).collect())
+        Ok(weights.chain(ClipTokenizer::files(&self.path)?).collect())
     }
 
     /// As large as it was trained for.
@@ -111,7 +111,7 @@ impl Folder {
         let decoding = self.largest(pixels) * NUMBER_BYTES * 6;
         // The denoiser keeps every layer on its way down; each level has a quarter of the pixels of the one before.
         let latents = pixels / (self.vae.factor() as u64).pow(2);
-        let level = |(depth, level): (usize, &super::config::Level)| {
+        let level = |(depth, level): (usize, &super::config::UnetLevel)| {
             (latents >> (2 * depth as u64)) * level.channels as u64 * (level.layers as u64 + 12)
         };
         let denoising = self.unet.levels.iter().enumerate().map(level).sum::<u64>() * NUMBER_BYTES;

@@ -8,7 +8,7 @@ use candle_core::{D, Tensor};
 use candle_nn::ops::{silu, softmax_last_dim};
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, LayerNorm, Linear, Module};
 
-use super::weights::Source;
+use super::weights::TensorSource;
 use crate::beacon::{Beacon, Stopped};
 use crate::failure::LoadError;
 
@@ -21,20 +21,24 @@ const PRODUCTS_MAX: usize = 10_000_000_000;
 
 /// Why a network did not come to its end.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum ComputeError {
     #[error("told to stop")]
     Stopped(#[from] Stopped),
     #[error(transparent)]
     Engine(#[from] candle_core::Error),
 }
 
-pub(super) type Computed = Result<Tensor, Broken>;
+pub(super) type TensorResult = Result<Tensor, ComputeError>;
 
-pub(super) fn linear(source: &Source<'_>, into: usize, out: usize) -> Result<Linear, LoadError> {
+pub(super) fn linear(source: &TensorSource<'_>, into: usize, out: usize) -> Result<Linear, LoadError> {
     Ok(Linear::new(source.tensor("weight", &[out, into])?, Some(source.tensor("bias", &[out])?)))
 }
 
-pub(super) fn linear_without_bias(source: &Source<'_>, into: usize, out: usize) -> Result<Linear, LoadError> {
+pub(super) fn linear_without_bias(
+    source: &TensorSource<'_>,
+    into: usize,
+    out: usize,
+) -> Result<Linear, LoadError> {
     Ok(Linear::new(source.tensor("weight", &[out, into])?, None))
 }
 
@@ -47,19 +51,19 @@ pub(super) struct Conv {
 }
 
 impl Conv {
-    pub(super) fn load(source: &Source<'_>, into: usize, out: usize) -> Result<Self, LoadError> {
+    pub(super) fn load(source: &TensorSource<'_>, into: usize, out: usize) -> Result<Self, LoadError> {
         let config = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
         Ok(Conv { layer: conv_with(source, into, out, 3, config)?, work: into * out * 9 })
     }
 
     /// In bands that take no longer than a breath each.
-    pub(super) fn run(&self, sample: &Tensor, beacon: &Beacon) -> Computed {
+    pub(super) fn run(&self, sample: &Tensor, beacon: &Beacon) -> TensorResult {
         let width = sample.dim(D::Minus1)?;
         self.run_in_bands(sample, (PRODUCTS_MAX / (width * self.work).max(1)).max(1), beacon)
     }
 
     /// A band is computed with the row above and the row below it, whose own results are not kept.
-    pub(super) fn run_in_bands(&self, sample: &Tensor, rows: usize, beacon: &Beacon) -> Computed {
+    pub(super) fn run_in_bands(&self, sample: &Tensor, rows: usize, beacon: &Beacon) -> TensorResult {
         let height = sample.dim(2)?;
         let mut bands = Vec::new();
         for first in (0..height).step_by(rows) {
@@ -77,7 +81,7 @@ impl Conv {
 }
 
 pub(super) fn conv_with(
-    source: &Source<'_>,
+    source: &TensorSource<'_>,
     into: usize,
     out: usize,
     kernel: usize,
@@ -88,7 +92,7 @@ pub(super) fn conv_with(
 }
 
 pub(super) fn group_norm(
-    source: &Source<'_>,
+    source: &TensorSource<'_>,
     groups: usize,
     channels: usize,
     eps: f64,
@@ -97,13 +101,13 @@ pub(super) fn group_norm(
     GroupNorm::new(weight, bias, channels, groups, eps).map_err(|error| LoadError::Engine(error.to_string()))
 }
 
-pub(super) fn layer_norm(source: &Source<'_>, size: usize, eps: f64) -> Result<LayerNorm, LoadError> {
+pub(super) fn layer_norm(source: &TensorSource<'_>, size: usize, eps: f64) -> Result<LayerNorm, LoadError> {
     Ok(LayerNorm::new(source.tensor("weight", &[size])?, source.tensor("bias", &[size])?, eps))
 }
 
 /// Passes over the whole sample several times, which for a large picture takes longer than it computes: with a sign of
 /// life of its own.
-pub(super) fn activated(norm: &GroupNorm, sample: &Tensor, beacon: &Beacon) -> Computed {
+pub(super) fn activated(norm: &GroupNorm, sample: &Tensor, beacon: &Beacon) -> TensorResult {
     beacon.step()?;
     Ok(silu(&norm.forward(sample)?)?)
 }
@@ -122,7 +126,7 @@ pub(super) struct Residual {
 impl Residual {
     /// `time` is how many numbers the time is embedded in, where the network is told of it.
     pub(super) fn load(
-        source: &Source<'_>,
+        source: &TensorSource<'_>,
         (into, out): (usize, usize),
         (groups, eps): (usize, f64),
         time: Option<usize>,
@@ -138,7 +142,7 @@ impl Residual {
         })
     }
 
-    pub(super) fn run(&self, sample: &Tensor, time: Option<&Tensor>, beacon: &Beacon) -> Computed {
+    pub(super) fn run(&self, sample: &Tensor, time: Option<&Tensor>, beacon: &Beacon) -> TensorResult {
         let mut inner = self.conv_in.run(&activated(&self.norm_in, sample, beacon)?, beacon)?;
         if let (Some(layer), Some(time)) = (&self.time, time) {
             let added = layer.forward(&silu(time)?)?.unsqueeze(D::Minus1)?.unsqueeze(D::Minus1)?;
@@ -171,7 +175,7 @@ impl Attention {
 
     /// As the transformers of the denoiser have it: only the way out has a bias.
     pub(super) fn load(
-        source: &Source<'_>,
+        source: &TensorSource<'_>,
         size: usize,
         context: usize,
         heads: usize,
@@ -192,7 +196,7 @@ impl Attention {
         context: &Tensor,
         mask: Option<&Tensor>,
         beacon: &Beacon,
-    ) -> Computed {
+    ) -> TensorResult {
         let (places, size) = sample.dims2()?;
         let seen = context.dim(0)?;
         let by_head = |rows: Tensor, count: usize| {
@@ -219,16 +223,16 @@ impl Attention {
 }
 
 /// Twice as large, or as large as it was on the way down, by the nearest pixel.
-pub(super) fn enlarged(sample: &Tensor, size: (usize, usize)) -> Computed {
+pub(super) fn enlarged(sample: &Tensor, size: (usize, usize)) -> TensorResult {
     Ok(sample.upsample_nearest2d(size.0, size.1)?)
 }
 
 /// One row of numbers a pixel, of a single picture.
-pub(super) fn as_rows(sample: &Tensor) -> Computed {
+pub(super) fn as_rows(sample: &Tensor) -> TensorResult {
     Ok(sample.squeeze(0)?.flatten_from(1)?.t()?.contiguous()?)
 }
 
-pub(super) fn as_picture(rows: &Tensor, (height, width): (usize, usize)) -> Computed {
+pub(super) fn as_picture(rows: &Tensor, (height, width): (usize, usize)) -> TensorResult {
     let channels = rows.dim(1)?;
     Ok(rows.t()?.contiguous()?.reshape((1, channels, height, width))?)
 }

@@ -9,18 +9,18 @@
 //!  next  = next_clean * clean + next_sample * sample + next_output * output
 //! ```
 
-use super::scheduler::{BetaSchedule, Prediction, Sampler, SchedulerConfig, Spacing};
+use super::scheduler::{BetaSchedule, DiffusionSampler, Prediction, SchedulerConfig, Spacing};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Schedule {
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<ScheduleStep>,
     /// How large the noise is that it begins with.
     pub(super) noise_scale: f64,
     clip: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Step {
+pub(super) struct ScheduleStep {
     /// What the denoiser is told.
     pub(super) time: f64,
     /// What the sample is multiplied with before the denoiser sees it.
@@ -36,13 +36,13 @@ impl Schedule {
     /// `steps` from 1 to the number the model was trained with.
     pub(super) fn new(config: &SchedulerConfig, steps: usize) -> Self {
         match config.sampler {
-            Sampler::Ddim => ddim(config, steps),
-            Sampler::Euler => euler(config, steps),
+            DiffusionSampler::Ddim => ddim(config, steps),
+            DiffusionSampler::Euler => euler(config, steps),
         }
     }
 
     /// Takes the sample one step on.
-    pub(super) fn advance(&self, step: &Step, sample: &mut [f32], output: &[f32]) {
+    pub(super) fn advance(&self, step: &ScheduleStep, sample: &mut [f32], output: &[f32]) {
         for (sample, output) in sample.iter_mut().zip(output) {
             let (x, y) = (f64::from(*sample), f64::from(*output));
             let clean = step.clean_sample * x + step.clean_output * y;
@@ -68,7 +68,15 @@ fn ddim(config: &SchedulerConfig, steps: usize) -> Schedule {
             Prediction::V => (signal, -noise, rest * noise, rest * signal),
             Prediction::Sample => (0.0, 1.0, rest / noise, -rest * signal / noise),
         };
-        Step { time, input_scale: 1.0, clean_sample, clean_output, next_clean, next_sample, next_output }
+        ScheduleStep {
+            time,
+            input_scale: 1.0,
+            clean_sample,
+            clean_output,
+            next_clean,
+            next_sample,
+            next_output,
+        }
     };
     let steps = times(config, steps).into_iter().map(step).collect();
     Schedule { steps, noise_scale: 1.0, clip: config.clip }
@@ -96,7 +104,7 @@ fn euler(config: &SchedulerConfig, steps: usize) -> Schedule {
             Prediction::Sample => (0.0, 1.0),
         };
         let kept = next / sigma;
-        Step {
+        ScheduleStep {
             time,
             input_scale: 1.0 / spread,
             clean_sample,
@@ -133,7 +141,7 @@ fn times(config: &SchedulerConfig, steps: usize) -> Vec<f64> {
         }
     };
     // Euler asks about times in between, DDIM only about those the model was trained with.
-    if config.sampler == Sampler::Ddim {
+    if config.sampler == DiffusionSampler::Ddim {
         times.iter_mut().for_each(|time| *time = time.round_ties_even());
     }
     times

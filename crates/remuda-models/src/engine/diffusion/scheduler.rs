@@ -9,7 +9,7 @@ use crate::failure::LoadError;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SchedulerConfig {
-    pub(super) sampler: Sampler,
+    pub(super) sampler: DiffusionSampler,
     pub(super) train_steps: usize,
     pub(super) betas: BetaSchedule,
     pub(super) beta_start: f64,
@@ -28,16 +28,16 @@ pub(super) struct SchedulerConfig {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sampler {
+pub(super) enum DiffusionSampler {
     Ddim,
     Euler,
 }
 
-impl Sampler {
+impl DiffusionSampler {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Sampler::Ddim => "DDIM",
-            Sampler::Euler => "Euler",
+            DiffusionSampler::Ddim => "DDIM",
+            DiffusionSampler::Euler => "Euler",
         }
     }
 }
@@ -96,7 +96,7 @@ const REPLACEABLE: [&str; 12] = [
 
 /// As it stands in the file. Where a default differs between samplers, it is optional here.
 #[derive(Deserialize)]
-struct Written {
+struct SchedulerFile {
     _class_name: String,
     #[serde(default = "thousand")]
     num_train_timesteps: usize,
@@ -152,7 +152,7 @@ impl SchedulerConfig {
         Self::resolve(read(path)?, path)
     }
 
-    fn resolve(written: Written, path: &Path) -> Result<Self, LoadError> {
+    fn resolve(written: SchedulerFile, path: &Path) -> Result<Self, LoadError> {
         let class = written._class_name.as_str();
         let is_plain = !(written.use_karras_sigmas == Some(true)
             || written.use_exponential_sigmas == Some(true)
@@ -161,10 +161,12 @@ impl SchedulerConfig {
             && written.timestep_type.as_deref().is_none_or(|kind| kind == "discrete")
             && written.final_sigmas_type.as_deref().is_none_or(|kind| kind == "zero");
         let (sampler, replaced) = match class {
-            "DDIMScheduler" => (Sampler::Ddim, None),
-            "EulerDiscreteScheduler" if is_plain => (Sampler::Euler, None),
-            "EulerDiscreteScheduler" => (Sampler::Euler, Some(format!("{class} with spaced sigmas"))),
-            class if REPLACEABLE.contains(&class) => (Sampler::Ddim, Some(class.to_owned())),
+            "DDIMScheduler" => (DiffusionSampler::Ddim, None),
+            "EulerDiscreteScheduler" if is_plain => (DiffusionSampler::Euler, None),
+            "EulerDiscreteScheduler" => {
+                (DiffusionSampler::Euler, Some(format!("{class} with spaced sigmas")))
+            }
+            class if REPLACEABLE.contains(&class) => (DiffusionSampler::Ddim, Some(class.to_owned())),
             class => return Err(unsupported(path, format!("the scheduler {class}"), HINT)),
         };
         if written.trained_betas.is_some_and(|betas| !betas.is_null()) {
@@ -199,7 +201,7 @@ impl SchedulerConfig {
             (None, "DDIMScheduler" | "PNDMScheduler" | "DDPMScheduler") => Spacing::Leading,
             (None, _) => Spacing::Linspace,
         };
-        let is_clipped = sampler == Sampler::Ddim && written.clip_sample.unwrap_or(is_ddim);
+        let is_clipped = sampler == DiffusionSampler::Ddim && written.clip_sample.unwrap_or(is_ddim);
         Ok(SchedulerConfig {
             sampler,
             train_steps: written.num_train_timesteps,

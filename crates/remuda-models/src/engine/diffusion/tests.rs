@@ -6,49 +6,56 @@ use candle_core::{Device, Tensor};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::canvas::Canvas;
-use super::folder::Folder;
+use super::folder::DiffusersFolder;
 use super::layers::Conv;
 use super::noise::Noise;
+use super::pipeline::DiffusionPipeline;
 use super::schedule::Schedule;
 use super::scheduler::SchedulerConfig;
-use super::tokens::Tokens;
+use super::tokenizer::ClipTokenizer;
 use crate::beacon::Beacon;
-use crate::request::Draw;
+use crate::request::ImagePrompt;
 
 #[path = "../../../tests/reference/tiny.rs"]
 mod tiny;
 
-use tiny::{Style, reference, write};
+use tiny::{TinyStyle, reference, write};
 
-struct Loaded {
+struct LoadedTiny {
     said: Value,
-    canvas: Canvas,
+    pipeline: DiffusionPipeline,
     _folder: TempDir,
 }
 
-fn loaded(name: &str, style: Style) -> Loaded {
+fn loaded(name: &str, style: TinyStyle) -> LoadedTiny {
     let said = reference()[name].clone();
     let folder = tempfile::tempdir().unwrap();
     write(&said, folder.path(), style);
-    let canvas =
-        Canvas::load(&Folder::open(folder.path()).unwrap(), (crate::Device::Cpu, 0), 1, &Beacon::default())
-            .unwrap();
-    Loaded { said, canvas, _folder: folder }
+    let pipeline = DiffusionPipeline::load(
+        &DiffusersFolder::open(folder.path()).unwrap(),
+        (crate::Device::Cpu, 0),
+        1,
+        &Beacon::default(),
+    )
+    .unwrap();
+    LoadedTiny { said, pipeline, _folder: folder }
 }
 
 /// The second is written as files were in former years.
-fn both() -> [Loaded; 2] {
-    [loaded("first", Style::default()), loaded("second", Style { is_old: true, ..Style::default() })]
+fn both() -> [LoadedTiny; 2] {
+    [
+        loaded("first", TinyStyle::default()),
+        loaded("second", TinyStyle { is_old: true, ..TinyStyle::default() }),
+    ]
 }
 
-impl Loaded {
+impl LoadedTiny {
     fn numbers(&self, key: &str) -> Vec<f64> {
         serde_json::from_value(self.said[key].clone()).unwrap()
     }
 
-    fn draw(&self) -> Draw {
-        Draw {
+    fn draw(&self) -> ImagePrompt {
+        ImagePrompt {
             prompt: self.said["prompt"].as_str().unwrap().to_owned(),
             negative_prompt: self.said["negative_prompt"].as_str().unwrap().to_owned(),
             size: serde_json::from_value(self.said["size"].clone()).unwrap(),
@@ -86,10 +93,10 @@ fn check(computed: &[f32], said: &[f64], tolerance: f64) {
 
 #[test]
 fn prompts_become_the_tokens_of_the_reference() {
-    for Loaded { said, canvas, .. } in both() {
+    for LoadedTiny { said, pipeline, .. } in both() {
         for pair in said["tokens"].as_array().unwrap() {
             let tokens: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
-            assert_eq!(canvas.tokens.of(pair[0].as_str().unwrap()).unwrap(), tokens, "{}", pair[0]);
+            assert_eq!(pipeline.tokens.of(pair[0].as_str().unwrap()).unwrap(), tokens, "{}", pair[0]);
         }
     }
 }
@@ -104,26 +111,26 @@ fn the_noise_of_a_seed_is_what_the_documentation_makes_of_it() {
 #[test]
 fn texts_are_read_as_the_reference_reads_them() {
     for model in both() {
-        let text = model.canvas.texts(&model.draw(), 1.0, &Beacon::default()).unwrap().wanted;
-        check(&model.canvas.numbers(&text).unwrap(), &model.numbers("embedding"), 1e-5);
+        let text = model.pipeline.texts(&model.draw(), 1.0, &Beacon::default()).unwrap().wanted;
+        check(&model.pipeline.numbers(&text).unwrap(), &model.numbers("embedding"), 1e-5);
     }
 }
 
 #[test]
 fn noise_is_seen_as_the_reference_sees_it() {
     for model in both() {
-        let (canvas, beacon) = (&model.canvas, Beacon::default());
-        let text = canvas.texts(&model.draw(), 1.0, &beacon).unwrap().wanted;
-        let sample = canvas.tensor(model.noise(), model.size()).unwrap();
-        let predicted = canvas.unet.run(&sample, 341.0, &text, &beacon).unwrap();
-        check(&canvas.numbers(&predicted).unwrap(), &model.numbers("predicted"), 1e-5);
+        let (pipeline, beacon) = (&model.pipeline, Beacon::default());
+        let text = pipeline.texts(&model.draw(), 1.0, &beacon).unwrap().wanted;
+        let sample = pipeline.tensor(model.noise(), model.size()).unwrap();
+        let predicted = pipeline.unet.run(&sample, 341.0, &text, &beacon).unwrap();
+        check(&pipeline.numbers(&predicted).unwrap(), &model.numbers("predicted"), 1e-5);
     }
 }
 
 #[test]
 fn latents_become_the_pixels_of_the_reference() {
     for model in both() {
-        let decoded = model.canvas.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
+        let decoded = model.pipeline.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
         check(&decoded, &model.numbers("decoded"), 1e-5);
     }
 }
@@ -131,11 +138,11 @@ fn latents_become_the_pixels_of_the_reference() {
 #[test]
 fn all_steps_with_guidance_end_where_the_reference_ends() {
     for model in both() {
-        let (canvas, draw, beacon) = (&model.canvas, model.draw(), Beacon::default());
-        let texts = canvas.texts(&draw, draw.guidance.unwrap(), &beacon).unwrap();
-        let schedule = Schedule::new(&canvas.scheduler, draw.steps.unwrap() as usize);
+        let (pipeline, draw, beacon) = (&model.pipeline, model.draw(), Beacon::default());
+        let texts = pipeline.texts(&draw, draw.guidance.unwrap(), &beacon).unwrap();
+        let schedule = Schedule::new(&pipeline.scheduler, draw.steps.unwrap() as usize);
         let (noise, size) = (model.noise(), model.size());
-        let ended = canvas.denoise(noise, size, &schedule, &texts, &beacon, &mut |_| {}).unwrap();
+        let ended = pipeline.denoise(noise, size, &schedule, &texts, &beacon, &mut |_| {}).unwrap();
         check(&ended, &model.numbers("final"), 1e-5);
     }
 }
@@ -144,23 +151,23 @@ fn all_steps_with_guidance_end_where_the_reference_ends() {
 #[test]
 fn life_is_seen_in_every_phase_of_a_picture_and_many_times_in_each() {
     for model in both() {
-        let (canvas, draw) = (&model.canvas, model.draw());
+        let (pipeline, draw) = (&model.pipeline, model.draw());
         let count = |part: &str, start: &str, end: &str| {
             let names = model.said["shapes"][part].as_object().unwrap().keys();
             names.filter(|name| name.starts_with(start) && name.ends_with(end)).count() as u64
         };
         let reading = Beacon::default();
-        let texts = canvas.texts(&draw, 1.0, &reading).unwrap();
+        let texts = pipeline.texts(&draw, 1.0, &reading).unwrap();
         assert!(reading.steps() >= 2 * count("text_encoder", "", ".fc1.weight"), "{reading:?}");
 
         let denoising = Beacon::default();
-        let schedule = Schedule::new(&canvas.scheduler, 1);
-        canvas.denoise(model.noise(), model.size(), &schedule, &texts, &denoising, &mut |_| {}).unwrap();
+        let schedule = Schedule::new(&pipeline.scheduler, 1);
+        pipeline.denoise(model.noise(), model.size(), &schedule, &texts, &denoising, &mut |_| {}).unwrap();
         let (blocks, readers) = (count("unet", "", ".conv1.weight"), count("unet", "", ".proj_in.weight"));
         assert!(denoising.steps() >= 5 * blocks + 4 * readers, "{denoising:?}");
 
         let decoding = Beacon::default();
-        canvas.decode(model.noise(), model.size(), &decoding).unwrap();
+        pipeline.decode(model.noise(), model.size(), &decoding).unwrap();
         assert!(decoding.steps() >= 5 * count("vae", "decoder.", ".conv1.weight"), "{decoding:?}");
     }
 }
@@ -169,8 +176,8 @@ fn life_is_seen_in_every_phase_of_a_picture_and_many_times_in_each() {
 fn a_convolution_in_bands_is_the_same_convolution() {
     let said = reference()["first"].clone();
     let folder = tempfile::tempdir().unwrap();
-    write(&said, folder.path(), Style::default());
-    let (weights, beacon) = (Folder::open(folder.path()).unwrap().unet_weights, Beacon::default());
+    write(&said, folder.path(), TinyStyle::default());
+    let (weights, beacon) = (DiffusersFolder::open(folder.path()).unwrap().unet_weights, Beacon::default());
     let source = weights.source(&Device::Cpu, &beacon).at("mid_block.resnets.0.conv1");
     let conv = Conv::load(&source, 32, 32).unwrap();
     let sample: Vec<f32> = Noise::new(5).take(32 * 11 * 6).collect();
@@ -188,8 +195,8 @@ fn a_convolution_in_bands_is_the_same_convolution() {
 /// Weights of 16 bits are other weights, a little: what is computed of them is not.
 #[test]
 fn half_of_the_bits_draw_nearly_the_same() {
-    let model = loaded("first", Style { is_half: true, is_old: true });
-    let decoded = model.canvas.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
+    let model = loaded("first", TinyStyle { is_half: true, is_old: true });
+    let decoded = model.pipeline.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
     check(&decoded, &model.numbers("decoded"), 5e-3);
 }
 
@@ -238,11 +245,11 @@ fn every_schedule_takes_the_steps_of_the_reference() {
 fn a_whole_tokenizer_file_says_the_same_as_its_parts() {
     let said = reference()["second"].clone();
     let folder = tempfile::tempdir().unwrap();
-    write(&said, folder.path(), Style::default());
-    let parts = Tokens::load(folder.path(), 77, 526).unwrap();
+    write(&said, folder.path(), TinyStyle::default());
+    let parts = ClipTokenizer::load(folder.path(), 77, 526).unwrap();
     std::fs::write(folder.path().join("tokenizer.json"), parts.to_json()).unwrap();
     std::fs::remove_file(folder.path().join("tokenizer/vocab.json")).unwrap();
-    let whole = Tokens::load(folder.path(), 77, 526).unwrap();
+    let whole = ClipTokenizer::load(folder.path(), 77, 526).unwrap();
     for prompt in ["the red horse", "A cat's  tail!", "in the <|endoftext|> end"] {
         assert_eq!(whole.of(prompt).unwrap(), parts.of(prompt).unwrap());
     }

@@ -3,9 +3,9 @@
 use candle_core::{D, Tensor};
 use candle_nn::{GroupNorm, LayerNorm, Linear, Module};
 
-use super::config::{Level, UnetConfig};
-use super::layers::{Attention, Computed, as_picture, as_rows, group_norm, layer_norm, linear};
-use super::weights::Source;
+use super::config::{UnetConfig, UnetLevel};
+use super::layers::{Attention, TensorResult, as_picture, as_rows, group_norm, layer_norm, linear};
+use super::weights::TensorSource;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 
@@ -17,12 +17,12 @@ const LAYER_NORM_EPS: f64 = 1e-5;
 pub(super) struct Transformer {
     norm: GroupNorm,
     project_in: Linear,
-    blocks: Vec<Block>,
+    blocks: Vec<TransformerBlock>,
     project_out: Linear,
 }
 
 #[derive(Debug)]
-struct Block {
+struct TransformerBlock {
     norm_pixels: LayerNorm,
     pixels: Attention,
     norm_text: LayerNorm,
@@ -34,15 +34,15 @@ struct Block {
 
 impl Transformer {
     pub(super) fn load(
-        source: &Source<'_>,
+        source: &TensorSource<'_>,
         config: &UnetConfig,
-        level: &Level,
+        level: &UnetLevel,
         blocks: usize,
     ) -> Result<Self, LoadError> {
         let size = level.channels;
         let block = |number: usize| {
             let source = source.at("transformer_blocks").at(number);
-            Ok(Block {
+            Ok(TransformerBlock {
                 norm_pixels: layer_norm(&source.at("norm1"), size, LAYER_NORM_EPS)?,
                 pixels: Attention::load(&source.at("attn1"), size, size, level.heads)?,
                 norm_text: layer_norm(&source.at("norm2"), size, LAYER_NORM_EPS)?,
@@ -60,7 +60,7 @@ impl Transformer {
         })
     }
 
-    pub(super) fn run(&self, sample: &Tensor, text: &Tensor, beacon: &Beacon) -> Computed {
+    pub(super) fn run(&self, sample: &Tensor, text: &Tensor, beacon: &Beacon) -> TensorResult {
         beacon.step()?;
         let (_, _, height, width) = sample.dims4()?;
         let mut rows = self.project_in.forward(&as_rows(&self.norm.forward(sample)?)?)?;
@@ -73,8 +73,8 @@ impl Transformer {
     }
 }
 
-impl Block {
-    fn run(&self, rows: Tensor, text: &Tensor, beacon: &Beacon) -> Computed {
+impl TransformerBlock {
+    fn run(&self, rows: Tensor, text: &Tensor, beacon: &Beacon) -> TensorResult {
         let normed = self.norm_pixels.forward(&rows)?;
         let rows = (rows + self.pixels.run(&normed, &normed, None, beacon)?)?;
         let rows = (&rows + self.text.run(&self.norm_text.forward(&rows)?, text, None, beacon)?)?;

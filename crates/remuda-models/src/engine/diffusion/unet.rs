@@ -9,10 +9,12 @@ use candle_core::{Device, Tensor};
 use candle_nn::ops::silu;
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Linear, Module};
 
-use super::config::{Level, UnetConfig};
-use super::layers::{Broken, Computed, Conv, Residual, activated, conv_with, enlarged, group_norm, linear};
+use super::config::{UnetConfig, UnetLevel};
+use super::layers::{
+    ComputeError, Conv, Residual, TensorResult, activated, conv_with, enlarged, group_norm, linear,
+};
 use super::transformer::Transformer;
-use super::weights::{Source, Weights};
+use super::weights::{DiffusionWeights, TensorSource};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 
@@ -20,16 +22,16 @@ use crate::failure::LoadError;
 pub(super) struct Unet {
     time: TimeEmbedding,
     conv_in: Conv,
-    down: Vec<Block<Conv2d>>,
+    down: Vec<UnetBlock<Conv2d>>,
     middle: (Residual, Transformer, Residual),
-    up: Vec<Block<Conv>>,
+    up: Vec<UnetBlock<Conv>>,
     norm_out: GroupNorm,
     conv_out: Conv,
 }
 
 /// A level on the way down, or on the way up.
 #[derive(Debug)]
-struct Block<Resize> {
+struct UnetBlock<Resize> {
     layers: Vec<(Residual, Option<Transformer>)>,
     /// To half the size, or to that of the level above; not at the last.
     resize: Option<Resize>,
@@ -37,7 +39,7 @@ struct Block<Resize> {
 
 impl Unet {
     pub(super) fn load(
-        weights: &Weights,
+        weights: &DiffusionWeights,
         config: &UnetConfig,
         device: &Device,
         beacon: &Beacon,
@@ -49,7 +51,7 @@ impl Unet {
         let time = first.channels * 4;
         let middle = source.at("mid_block");
         let sides = (deepest.channels, deepest.channels);
-        let residual = |source: &Source<'_>, sides: (usize, usize)| {
+        let residual = |source: &TensorSource<'_>, sides: (usize, usize)| {
             Residual::load(source, sides, (config.groups, config.eps), Some(time))
         };
         Ok(Unet {
@@ -68,7 +70,7 @@ impl Unet {
     }
 
     /// For one sample; the text is a row of numbers a token. Steps the beacon many times.
-    pub(super) fn run(&self, sample: &Tensor, time: f64, text: &Tensor, beacon: &Beacon) -> Computed {
+    pub(super) fn run(&self, sample: &Tensor, time: f64, text: &Tensor, beacon: &Beacon) -> TensorResult {
         let time = self.time.run(time, sample.device())?;
         let mut sample = self.conv_in.run(sample, beacon)?;
         let mut kept = vec![sample.clone()];
@@ -105,26 +107,26 @@ impl Unet {
     }
 }
 
-fn read(transformer: Option<&Transformer>, sample: Tensor, text: &Tensor, beacon: &Beacon) -> Computed {
+fn read(transformer: Option<&Transformer>, sample: Tensor, text: &Tensor, beacon: &Beacon) -> TensorResult {
     match transformer {
         Some(transformer) => transformer.run(&sample, text, beacon),
         None => Ok(sample),
     }
 }
 
-fn unbalanced() -> Broken {
-    Broken::Engine(candle_core::Error::Msg(
+fn unbalanced() -> ComputeError {
+    ComputeError::Engine(candle_core::Error::Msg(
         "the ways down and up have different numbers of layers".to_owned(),
     ))
 }
 
-type LoadResidual<'a> = dyn Fn(&Source<'_>, (usize, usize)) -> Result<Residual, LoadError> + 'a;
+type LoadResidual<'a> = dyn Fn(&TensorSource<'_>, (usize, usize)) -> Result<Residual, LoadError> + 'a;
 
 fn down(
-    source: &Source<'_>,
+    source: &TensorSource<'_>,
     config: &UnetConfig,
     residual: &LoadResidual<'_>,
-) -> Result<Vec<Block<Conv2d>>, LoadError> {
+) -> Result<Vec<UnetBlock<Conv2d>>, LoadError> {
     let mut into = config.levels.first().map_or(0, |level| level.channels);
     let mut blocks = Vec::new();
     for (number, level) in config.levels.iter().enumerate() {
@@ -139,16 +141,16 @@ fn down(
         let halving =
             Conv2dConfig { stride: 2, padding: config.downsample_padding, ..Conv2dConfig::default() };
         let resize = || conv_with(&source.at("downsamplers.0.conv"), into, into, 3, halving);
-        blocks.push(Block { layers, resize: if is_last { None } else { Some(resize()?) } });
+        blocks.push(UnetBlock { layers, resize: if is_last { None } else { Some(resize()?) } });
     }
     Ok(blocks)
 }
 
 fn up(
-    source: &Source<'_>,
+    source: &TensorSource<'_>,
     config: &UnetConfig,
     residual: &LoadResidual<'_>,
-) -> Result<Vec<Block<Conv>>, LoadError> {
+) -> Result<Vec<UnetBlock<Conv>>, LoadError> {
     let mut into = config.levels.last().map_or(0, |level| level.channels);
     let mut blocks = Vec::new();
     for (number, level) in config.levels.iter().rev().enumerate() {
@@ -164,15 +166,15 @@ fn up(
         }
         let is_last = number + 1 == config.levels.len();
         let resize = || Conv::load(&source.at("upsamplers.0.conv"), into, into);
-        blocks.push(Block { layers, resize: if is_last { None } else { Some(resize()?) } });
+        blocks.push(UnetBlock { layers, resize: if is_last { None } else { Some(resize()?) } });
     }
     Ok(blocks)
 }
 
 fn transformer(
-    source: &Source<'_>,
+    source: &TensorSource<'_>,
     config: &UnetConfig,
-    level: &Level,
+    level: &UnetLevel,
     blocks: usize,
     layer: usize,
 ) -> Result<Option<Transformer>, LoadError> {
@@ -193,7 +195,7 @@ struct TimeEmbedding {
 }
 
 impl TimeEmbedding {
-    fn load(source: &Source<'_>, config: &UnetConfig, size: usize) -> Result<Self, LoadError> {
+    fn load(source: &TensorSource<'_>, config: &UnetConfig, size: usize) -> Result<Self, LoadError> {
         Ok(TimeEmbedding {
             size,
             is_cosine_first: config.is_cosine_first,
@@ -203,7 +205,7 @@ impl TimeEmbedding {
         })
     }
 
-    fn run(&self, time: f64, device: &Device) -> Computed {
+    fn run(&self, time: f64, device: &Device) -> TensorResult {
         let half = self.size / 2;
         let angle =
             |place: usize| time * (-(10_000_f64.ln()) * place as f64 / (half as f64 - self.shift)).exp();

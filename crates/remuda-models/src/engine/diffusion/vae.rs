@@ -5,10 +5,10 @@ use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module};
 
 use super::config::VaeConfig;
 use super::layers::{
-    Attention, Computed, Conv, Residual, activated, as_picture, as_rows, conv_with, enlarged, group_norm,
+    Attention, Conv, Residual, TensorResult, activated, as_picture, as_rows, conv_with, enlarged, group_norm,
     linear,
 };
-use super::weights::{Source, Weights};
+use super::weights::{DiffusionWeights, TensorSource};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 
@@ -30,7 +30,7 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn load(
-        weights: &Weights,
+        weights: &DiffusionWeights,
         config: &VaeConfig,
         device: &Device,
         beacon: &Beacon,
@@ -40,7 +40,7 @@ impl Decoder {
         let (groups, latents) = (config.norm_num_groups, config.latent_channels);
         let widest = config.block_out_channels.last().copied().unwrap_or_default();
         let finest = config.block_out_channels.first().copied().unwrap_or_default();
-        let residual = |source: &Source<'_>, sides| Residual::load(source, sides, (groups, EPS), None);
+        let residual = |source: &TensorSource<'_>, sides| Residual::load(source, sides, (groups, EPS), None);
         let middle = source.at("mid_block");
         let latents_in =
             || conv_with(&root.at("post_quant_conv"), latents, latents, 1, Conv2dConfig::default());
@@ -72,7 +72,7 @@ impl Decoder {
     }
 
     /// A picture from -1 to 1, and a little beyond.
-    pub(super) fn run(&self, latents: &Tensor, beacon: &Beacon) -> Computed {
+    pub(super) fn run(&self, latents: &Tensor, beacon: &Beacon) -> TensorResult {
         let mut sample = (latents / self.scaling_factor)?;
         if let Some(layer) = &self.latents_in {
             sample = layer.forward(&sample)?;
@@ -100,7 +100,11 @@ impl Decoder {
     }
 }
 
-fn attention(source: &Source<'_>, groups: usize, size: usize) -> Result<(GroupNorm, Attention), LoadError> {
+fn attention(
+    source: &TensorSource<'_>,
+    groups: usize,
+    size: usize,
+) -> Result<(GroupNorm, Attention), LoadError> {
     let norm = group_norm(&source.at("group_norm"), groups, size, EPS)?;
     // The files of Stable Diffusion 1 were saved when these had other names.
     let names = match source.has("query.weight") {

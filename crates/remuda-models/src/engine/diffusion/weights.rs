@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::config::{read, unsupported, wrong};
 use crate::beacon::Beacon;
-use crate::engine::card;
+use crate::engine::candle_device;
 use crate::failure::LoadError;
 
 /// The format's own bound on its header.
@@ -24,14 +24,14 @@ const HEADER_BYTES_MAX: u64 = 100_000_000;
 
 /// Where every tensor of a part lies.
 #[derive(Debug)]
-pub(super) struct Weights {
+pub(super) struct DiffusionWeights {
     pub(super) files: Vec<PathBuf>,
-    tensors: BTreeMap<String, Place>,
+    tensors: BTreeMap<String, TensorLocation>,
     folder: PathBuf,
 }
 
 #[derive(Clone, Debug)]
-struct Place {
+struct TensorLocation {
     file: usize,
     dtype: Dtype,
     shape: Vec<usize>,
@@ -40,20 +40,23 @@ struct Place {
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct ShardIndex {
     weight_map: BTreeMap<String, String>,
 }
 
-impl Weights {
+impl DiffusionWeights {
     /// Finds `stem.safetensors`, its shards or its variant of 16 bits in a folder, and reads their headers.
     pub(super) fn open(folder: &Path, stem: &str) -> Result<Self, LoadError> {
-        let mut weights =
-            Weights { files: files(folder, stem)?, tensors: BTreeMap::new(), folder: folder.to_owned() };
+        let mut weights = DiffusionWeights {
+            files: files(folder, stem)?,
+            tensors: BTreeMap::new(),
+            folder: folder.to_owned(),
+        };
         for number in 0..weights.files.len() {
             let (header_bytes, header) = header(&weights.files[number])?;
             for (name, info) in header.tensors() {
                 let (begin, end) = info.data_offsets;
-                let place = Place {
+                let place = TensorLocation {
                     file: number,
                     dtype: info.dtype,
                     shape: info.shape.clone(),
@@ -73,31 +76,31 @@ impl Weights {
 
     /// What the tensors whose names begin so take in memory.
     pub(super) fn bytes(&self, prefixes: &[&str]) -> u64 {
-        let of = |(_, place): (&String, &Place)| place.shape.iter().product::<usize>() as u64 * 4;
+        let of = |(_, place): (&String, &TensorLocation)| place.shape.iter().product::<usize>() as u64 * 4;
         let is_wanted = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
         self.tensors.iter().filter(|(name, _)| is_wanted(name)).map(of).sum()
     }
 
     /// What is read from the root on.
-    pub(super) fn source<'a>(&'a self, device: &'a Device, beacon: &'a Beacon) -> Source<'a> {
-        Source { weights: self, prefix: String::new(), device, beacon }
+    pub(super) fn source<'a>(&'a self, device: &'a Device, beacon: &'a Beacon) -> TensorSource<'a> {
+        TensorSource { weights: self, prefix: String::new(), device, beacon }
     }
 }
 
 /// A place among the names from which tensors are read.
 #[derive(Clone, Debug)]
-pub(super) struct Source<'a> {
-    weights: &'a Weights,
+pub(super) struct TensorSource<'a> {
+    weights: &'a DiffusionWeights,
     prefix: String,
     device: &'a Device,
     beacon: &'a Beacon,
 }
 
-impl Source<'_> {
+impl TensorSource<'_> {
     pub(super) fn at(&self, name: impl std::fmt::Display) -> Self {
         let prefix =
             if self.prefix.is_empty() { name.to_string() } else { format!("{}.{name}", self.prefix) };
-        Source { prefix, ..self.clone() }
+        TensorSource { prefix, ..self.clone() }
     }
 
     pub(super) fn has(&self, name: &str) -> bool {
@@ -129,14 +132,14 @@ impl Source<'_> {
             .ok_or_else(|| unsupported(path, format!("{name} of type {:?}", place.dtype), TYPES))?;
         Tensor::from_vec(numbers, shape, self.device).map_err(|error| {
             let need_bytes = self.weights.bytes(&[""]);
-            card::load_error(self.device, need_bytes, &error)
+            candle_device::load_error(self.device, need_bytes, &error)
         })
     }
 }
 
 const TYPES: &str = "; weights are read in F32, F16, BF16 and F64";
 
-fn read_bytes(path: &Path, place: &Place) -> Result<Vec<u8>, LoadError> {
+fn read_bytes(path: &Path, place: &TensorLocation) -> Result<Vec<u8>, LoadError> {
     let cut =
         |error: std::io::Error| LoadError::Truncated { path: path.to_owned(), detail: error.to_string() };
     let mut file = File::open(path).map_err(|error| wrong(path, error.to_string()))?;
@@ -180,7 +183,7 @@ fn files(folder: &Path, stem: &str) -> Result<Vec<PathBuf>, LoadError> {
 }
 
 fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, LoadError> {
-    let Index { weight_map } = read(index)?;
+    let ShardIndex { weight_map } = read(index)?;
     let mut names: Vec<String> = weight_map.into_values().collect();
     names.sort();
     names.dedup();

@@ -4,22 +4,22 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use super::{DIMENSIONS_MAX, Kind, Tensor, Value};
+use super::{DIMENSIONS_MAX, MetadataValue, TensorInfo, TensorType};
 use crate::failure::LoadError;
 
 /// "GGUF" from the first byte on.
 const MAGIC: [u8; 4] = *b"GGUF";
 
-pub(super) struct Header<'a> {
+pub(super) struct HeaderReader<'a> {
     path: &'a Path,
     from: BufReader<File>,
     read: u64,
     file_bytes: u64,
 }
 
-impl<'a> Header<'a> {
+impl<'a> HeaderReader<'a> {
     pub(super) fn begin(path: &'a Path, file: File, file_bytes: u64) -> Result<Self, LoadError> {
-        let mut header = Header { path, from: BufReader::new(file), read: 0, file_bytes };
+        let mut header = HeaderReader { path, from: BufReader::new(file), read: 0, file_bytes };
         let magic = header.bytes::<4>("the first four bytes")?;
         if magic != MAGIC {
             return Err(header.wrong(format!("it begins with {magic:02x?} and not with GGUF")));
@@ -58,24 +58,24 @@ impl<'a> Header<'a> {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
-    pub(super) fn value(&mut self) -> Result<Value, LoadError> {
+    pub(super) fn value(&mut self) -> Result<MetadataValue, LoadError> {
         match self.u32("the kind of a value")? {
             9 => self.list(),
             kind => self.scalar(kind),
         }
     }
 
-    pub(super) fn tensor(&mut self, name: &str) -> Result<Tensor, LoadError> {
+    pub(super) fn tensor(&mut self, name: &str) -> Result<TensorInfo, LoadError> {
         let dimensions = self.u32("a shape")?;
         if dimensions == 0 || dimensions > DIMENSIONS_MAX {
             return Err(self.wrong(format!("{name} has {dimensions} dimensions")));
         }
         let shape = (0..dimensions).map(|_| self.u64("a shape")).collect::<Result<Vec<_>, LoadError>>()?;
         let code = self.u32("the kind of a tensor")?;
-        let kind = Kind::of(code).ok_or_else(|| {
+        let kind = TensorType::of(code).ok_or_else(|| {
             self.unsupported(
                 &format!("{name} is of kind {code}"),
-                &format!("; convert the model to one of {}", Kind::names()),
+                &format!("; convert the model to one of {}", TensorType::names()),
             )
         })?;
         let at = self.u64("where a tensor begins")?;
@@ -86,29 +86,29 @@ impl<'a> Header<'a> {
             .filter(|all| *all > 0 && shape.first().is_some_and(|row| row.is_multiple_of(elements)))
             .and_then(|all| (all / elements).checked_mul(size))
             .ok_or_else(|| self.wrong(format!("{name} of kind {kind} cannot have the shape {shape:?}")))?;
-        Ok(Tensor { kind, shape, at, bytes })
+        Ok(TensorInfo { kind, shape, at, bytes })
     }
 
-    fn scalar(&mut self, kind: u32) -> Result<Value, LoadError> {
+    fn scalar(&mut self, kind: u32) -> Result<MetadataValue, LoadError> {
         let what = "a value";
         Ok(match kind {
-            0 => Value::Integer(i64::from(u8::from_le_bytes(self.bytes(what)?))),
-            1 => Value::Integer(i64::from(i8::from_le_bytes(self.bytes(what)?))),
-            2 => Value::Integer(i64::from(u16::from_le_bytes(self.bytes(what)?))),
-            3 => Value::Integer(i64::from(i16::from_le_bytes(self.bytes(what)?))),
-            4 => Value::Integer(i64::from(self.u32(what)?)),
-            5 => Value::Integer(i64::from(i32::from_le_bytes(self.bytes(what)?))),
-            6 => Value::Number(f64::from(f32::from_le_bytes(self.bytes(what)?))),
-            7 => Value::Truth(self.bytes::<1>(what)? != [0]),
-            8 => Value::Text(self.text()?),
-            10 => Value::Integer(i64::try_from(self.u64(what)?).unwrap_or(i64::MAX)),
-            11 => Value::Integer(i64::from_le_bytes(self.bytes(what)?)),
-            12 => Value::Number(f64::from_le_bytes(self.bytes(what)?)),
+            0 => MetadataValue::Integer(i64::from(u8::from_le_bytes(self.bytes(what)?))),
+            1 => MetadataValue::Integer(i64::from(i8::from_le_bytes(self.bytes(what)?))),
+            2 => MetadataValue::Integer(i64::from(u16::from_le_bytes(self.bytes(what)?))),
+            3 => MetadataValue::Integer(i64::from(i16::from_le_bytes(self.bytes(what)?))),
+            4 => MetadataValue::Integer(i64::from(self.u32(what)?)),
+            5 => MetadataValue::Integer(i64::from(i32::from_le_bytes(self.bytes(what)?))),
+            6 => MetadataValue::Number(f64::from(f32::from_le_bytes(self.bytes(what)?))),
+            7 => MetadataValue::Truth(self.bytes::<1>(what)? != [0]),
+            8 => MetadataValue::Text(self.text()?),
+            10 => MetadataValue::Integer(i64::try_from(self.u64(what)?).unwrap_or(i64::MAX)),
+            11 => MetadataValue::Integer(i64::from_le_bytes(self.bytes(what)?)),
+            12 => MetadataValue::Number(f64::from_le_bytes(self.bytes(what)?)),
             other => return Err(self.wrong(format!("a value is of the unknown kind {other}"))),
         })
     }
 
-    fn list(&mut self) -> Result<Value, LoadError> {
+    fn list(&mut self) -> Result<MetadataValue, LoadError> {
         let kind = self.u32("the kind of a list")?;
         let length = self.u64("the length of a list")?;
         let each = match kind {
@@ -121,26 +121,26 @@ impl<'a> Header<'a> {
         };
         let length = self.fits(length, each, "a list")?;
         if kind == 8 {
-            return (0..length).map(|_| self.text()).collect::<Result<_, _>>().map(Value::Texts);
+            return (0..length).map(|_| self.text()).collect::<Result<_, _>>().map(MetadataValue::Texts);
         }
         if matches!(kind, 6 | 12) {
             for _ in 0..length {
                 self.scalar(kind)?;
             }
-            return Ok(Value::Numbers(length));
+            return Ok(MetadataValue::Numbers(length));
         }
         let numbers = (0..length).map(|_| {
             self.scalar(kind).map(|value| match value {
-                Value::Integer(number) => number,
-                Value::Truth(truth) => i64::from(truth),
-                Value::Number(_)
-                | Value::Text(_)
-                | Value::Texts(_)
-                | Value::Integers(_)
-                | Value::Numbers(_) => 0,
+                MetadataValue::Integer(number) => number,
+                MetadataValue::Truth(truth) => i64::from(truth),
+                MetadataValue::Number(_)
+                | MetadataValue::Text(_)
+                | MetadataValue::Texts(_)
+                | MetadataValue::Integers(_)
+                | MetadataValue::Numbers(_) => 0,
             })
         });
-        numbers.collect::<Result<_, _>>().map(Value::Integers)
+        numbers.collect::<Result<_, _>>().map(MetadataValue::Integers)
     }
 
     /// So many things of at least so many bytes are still in the file.

@@ -6,9 +6,9 @@ use rten_imageproc::{Point, Polygon, RetrievalMode, RotatedRect, find_contours};
 use rten_tensor::prelude::*;
 use rten_tensor::{NdTensor, NdTensorView};
 
-use super::outline::least_box;
+use super::contour::least_box;
 use crate::beacon::Beacon;
-use crate::failure::Failure;
+use crate::failure::InferenceError;
 
 /// Clockwise, from the upper left.
 pub(super) type Corners = [(f32, f32); 4];
@@ -38,7 +38,7 @@ const BOXES_MAX: usize = 1000;
 
 /// How a picture is shown to the graph, and the way back.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Frame {
+pub(super) struct InputFrame {
     /// Of the picture with what was added to it.
     width: u32,
     height: u32,
@@ -47,8 +47,8 @@ pub(super) struct Frame {
     scaled_height: u32,
 }
 
-impl Frame {
-    pub(super) fn of(picture: &RgbImage) -> Frame {
+impl InputFrame {
+    pub(super) fn of(picture: &RgbImage) -> InputFrame {
         let (width, given) = picture.dimensions();
         let is_strip = given <= STRIP_HEIGHT || width / given.max(1) >= STRIP_RATIO;
         let added_above =
@@ -57,7 +57,7 @@ impl Frame {
         let (shorter, longer) = (width.min(height) as f32, width.max(height) as f32);
         let scale = (SHORTER_SIDE_MIN / shorter).max(1.0).min(LONGER_SIDE_MAX / longer);
         let side = |length: u32| ((length as f32 * scale / SIDE_STEP).round().max(1.0) * SIDE_STEP) as u32;
-        Frame { width, height, added_above, scaled_width: side(width), scaled_height: side(height) }
+        InputFrame { width, height, added_above, scaled_width: side(width), scaled_height: side(height) }
     }
 
     pub(super) fn scaled(&self, picture: &RgbImage) -> RgbImage {
@@ -79,7 +79,11 @@ impl Frame {
 }
 
 /// The boxes in the order they are read: from above, and from the left.
-pub(super) fn find(map: &NdTensor<f32, 2>, frame: &Frame, beacon: &Beacon) -> Result<Vec<Corners>, Failure> {
+pub(super) fn find(
+    map: &NdTensor<f32, 2>,
+    frame: &InputFrame,
+    beacon: &Beacon,
+) -> Result<Vec<Corners>, InferenceError> {
     let mask = grown(map);
     beacon.step()?;
     let mut boxes = Vec::new();
@@ -176,14 +180,14 @@ mod tests {
         for (width, height) in
             [(640, 320), (10, 10), (1, 1), (4000, 30), (30, 4000), (16_000, 4000), (500, 500)]
         {
-            let frame = Frame::of(&RgbImage::new(width, height));
+            let frame = InputFrame::of(&RgbImage::new(width, height));
             let sides = [frame.scaled_width, frame.scaled_height];
             assert!(sides.iter().all(|side| *side >= 32 && side % 32 == 0 && *side <= 2016), "{frame:?}");
             let (x, y) = frame.back(sides[0] as f32, sides[1] as f32);
             assert_eq!((x, y), (width as f32, (height + frame.added_above) as f32), "{frame:?}");
         }
-        assert_eq!(Frame::of(&RgbImage::new(640, 320)).added_above, 0);
-        assert_eq!(Frame::of(&RgbImage::new(640, 60)).added_above, 50, "a strip gets room around it");
+        assert_eq!(InputFrame::of(&RgbImage::new(640, 320)).added_above, 0);
+        assert_eq!(InputFrame::of(&RgbImage::new(640, 60)).added_above, 50, "a strip gets room around it");
     }
 
     #[test]
@@ -195,7 +199,7 @@ mod tests {
         // Too weak, and too small.
         map.slice_mut((600..620, 40..240)).fill(0.4);
         map.slice_mut((700..701, 700..701)).fill(0.9);
-        let frame = Frame::of(&RgbImage::new(736, 736));
+        let frame = InputFrame::of(&RgbImage::new(736, 736));
         let boxes = find(&map, &frame, &Beacon::default()).unwrap();
         let starts: Vec<_> = boxes.iter().map(|corners| corners[0]).collect();
         assert_eq!(boxes.len(), 3, "{boxes:?}");

@@ -11,14 +11,14 @@ use rten::{
 };
 use rten_tensor::Tensor;
 
-use super::header::Cubic;
+use super::header::CubicResize;
 use crate::beacon::Beacon;
-use crate::failure::{Failure, LoadError};
+use crate::failure::{InferenceError, LoadError};
 
 /// Read so much between two signs of life.
 const PIECE_BYTES: u64 = 8 << 20;
 
-pub(crate) struct Graph {
+pub(crate) struct OnnxGraph {
     model: Model,
     threads: Arc<ThreadPool>,
     path: PathBuf,
@@ -29,9 +29,13 @@ pub(crate) fn threads(count: u32) -> Arc<ThreadPool> {
     Arc::new(ThreadPool::with_num_threads(count.max(1) as usize))
 }
 
-impl Graph {
-    pub(crate) fn load(path: &Path, threads: &Arc<ThreadPool>, beacon: &Beacon) -> Result<Graph, LoadError> {
-        Graph::read(path, threads, Some(&[]), beacon)
+impl OnnxGraph {
+    pub(crate) fn load(
+        path: &Path,
+        threads: &Arc<ThreadPool>,
+        beacon: &Beacon,
+    ) -> Result<OnnxGraph, LoadError> {
+        OnnxGraph::read(path, threads, Some(&[]), beacon)
     }
 
     /// Slower, and with every value that the file has.
@@ -39,27 +43,27 @@ impl Graph {
         path: &Path,
         threads: &Arc<ThreadPool>,
         beacon: &Beacon,
-    ) -> Result<Graph, LoadError> {
-        Graph::read(path, threads, None, beacon)
+    ) -> Result<OnnxGraph, LoadError> {
+        OnnxGraph::read(path, threads, None, beacon)
     }
 
     /// With some values that nothing in it makes any more: they are given to every run.
     pub(crate) fn load_without(
-        made: &[Cubic],
+        made: &[CubicResize],
         path: &Path,
         threads: &Arc<ThreadPool>,
         beacon: &Beacon,
-    ) -> Result<Graph, LoadError> {
-        Graph::read(path, threads, Some(made), beacon)
+    ) -> Result<OnnxGraph, LoadError> {
+        OnnxGraph::read(path, threads, Some(made), beacon)
     }
 
     /// Optimised unless `without` is nothing.
     fn read(
         path: &Path,
         threads: &Arc<ThreadPool>,
-        without: Option<&[Cubic]>,
+        without: Option<&[CubicResize]>,
         beacon: &Beacon,
-    ) -> Result<Graph, LoadError> {
+    ) -> Result<OnnxGraph, LoadError> {
         let wrong = |detail: String| LoadError::Wrong { path: path.to_owned(), detail };
         let mut file = File::open(path).map_err(|error| wrong(error.to_string()))?;
         let mut bytes = Vec::new();
@@ -99,7 +103,7 @@ impl Graph {
             _ => wrong(error.to_string()),
         })?;
         beacon.step()?;
-        Ok(Graph { model, threads: Arc::clone(threads), path: path.to_owned() })
+        Ok(OnnxGraph { model, threads: Arc::clone(threads), path: path.to_owned() })
     }
 
     /// The value of this name, which may have been optimised away.
@@ -124,23 +128,23 @@ impl Graph {
         &self,
         inputs: Vec<(NodeId, ValueOrView)>,
         output: NodeId,
-    ) -> Result<Tensor<f32>, Failure> {
+    ) -> Result<Tensor<f32>, InferenceError> {
         let made = self.run_all(inputs, &[output])?.pop();
-        made.ok_or_else(|| Failure::Engine("the graph gave nothing".to_owned()))
+        made.ok_or_else(|| InferenceError::Engine("the graph gave nothing".to_owned()))
     }
 
     pub(crate) fn run_all(
         &self,
         inputs: Vec<(NodeId, ValueOrView)>,
         outputs: &[NodeId],
-    ) -> Result<Vec<Tensor<f32>>, Failure> {
+    ) -> Result<Vec<Tensor<f32>>, InferenceError> {
         let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.threads)));
         let told = |error: rten::RunError| match error.kind() {
-            RunErrorKind::InvalidInput => Failure::Input(error.to_string()),
-            _ => Failure::Engine(error.to_string()),
+            RunErrorKind::InvalidInput => InferenceError::Input(error.to_string()),
+            _ => InferenceError::Engine(error.to_string()),
         };
         let values = self.model.run(inputs, outputs, Some(options)).map_err(told)?;
         let floats = values.into_iter().map(Tensor::<f32>::try_from);
-        floats.collect::<Result<_, _>>().map_err(|error| Failure::Engine(error.to_string()))
+        floats.collect::<Result<_, _>>().map_err(|error| InferenceError::Engine(error.to_string()))
     }
 }

@@ -42,21 +42,21 @@ pub(crate) const FLOAT: u64 = 1;
 pub(crate) const INT64: u64 = 7;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct OnnxHeader {
     /// What has to be given: initializers are left out, which old files list as well.
-    pub(crate) inputs: Vec<Info>,
-    pub(crate) outputs: Vec<Info>,
+    pub(crate) inputs: Vec<TensorShape>,
+    pub(crate) outputs: Vec<TensorShape>,
     /// What every node computes, in the order of the file.
     pub(crate) values: Vec<String>,
     /// What is made larger or smaller by cubic interpolation, and what that gives.
-    pub(crate) cubics: Vec<Cubic>,
+    pub(crate) cubics: Vec<CubicResize>,
     pub(crate) metadata: BTreeMap<String, String>,
     /// Whether weights lie in another file.
     pub(crate) is_split: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Info {
+pub(crate) struct TensorShape {
     pub(crate) name: String,
     pub(crate) element: u64,
     /// Nothing for a dimension that may be of any size.
@@ -65,15 +65,15 @@ pub(crate) struct Info {
 
 /// A resizing by cubic interpolation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Cubic {
+pub(crate) struct CubicResize {
     pub(crate) given: String,
     pub(crate) made: String,
     /// Where in the file the name of what is made ends, at the node that makes it.
     pub(crate) made_end: u64,
 }
 
-impl Header {
-    pub(crate) fn read(path: &Path) -> Result<Header, LoadError> {
+impl OnnxHeader {
+    pub(crate) fn read(path: &Path) -> Result<OnnxHeader, LoadError> {
         let failed = |error: io::Error| {
             let (path, detail) = (path.to_owned(), error.to_string());
             match error.kind() {
@@ -86,7 +86,8 @@ impl Header {
         };
         let file = File::open(path).map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
-        let header = read(&mut Fields { source: BufReader::new(file), at: 0 }, bytes).map_err(failed)?;
+        let header =
+            read(&mut ProtobufFields { source: BufReader::new(file), at: 0 }, bytes).map_err(failed)?;
         if header.inputs.is_empty() || header.outputs.is_empty() {
             let detail = "it has no graph with inputs and outputs, as an ONNX model would".to_owned();
             return Err(LoadError::Wrong { path: path.to_owned(), detail });
@@ -94,22 +95,22 @@ impl Header {
         Ok(header)
     }
 
-    pub(crate) fn input(&self, name: &str) -> Option<&Info> {
+    pub(crate) fn input(&self, name: &str) -> Option<&TensorShape> {
         self.inputs.iter().find(|info| info.name == name)
     }
 }
 
-fn read<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Header> {
-    let (mut header, mut initializers) = (Header::default(), Vec::new());
+fn read<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Result<OnnxHeader> {
+    let (mut header, mut initializers) = (OnnxHeader::default(), Vec::new());
     while let Some(field) = fields.next(end)? {
         match field {
-            (MODEL_GRAPH, Value::Bytes(end)) => graph(fields, end, &mut header, &mut initializers)?,
-            (MODEL_METADATA, Value::Bytes(end)) => {
+            (MODEL_GRAPH, FieldValue::Bytes(end)) => graph(fields, end, &mut header, &mut initializers)?,
+            (MODEL_METADATA, FieldValue::Bytes(end)) => {
                 let (key, value) = entry(fields, end)?;
                 header.metadata.insert(key, value);
             }
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     header.inputs.retain(|info| !initializers.contains(&info.name));
@@ -117,13 +118,13 @@ fn read<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Header> 
 }
 
 fn graph<R: Read + Seek>(
-    fields: &mut Fields<R>,
+    fields: &mut ProtobufFields<R>,
     end: u64,
-    header: &mut Header,
+    header: &mut OnnxHeader,
     initializers: &mut Vec<String>,
 ) -> io::Result<()> {
     while let Some((number, value)) = fields.next(end)? {
-        let Value::Bytes(end) = value else { continue };
+        let FieldValue::Bytes(end) = value else { continue };
         match number {
             GRAPH_NODE => node(fields, end, header)?,
             GRAPH_INITIALIZER => header.is_split |= initializer(fields, end, initializers)?,
@@ -139,39 +140,39 @@ fn graph<R: Read + Seek>(
     Ok(())
 }
 
-fn node<R: Read + Seek>(fields: &mut Fields<R>, end: u64, header: &mut Header) -> io::Result<()> {
+fn node<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64, header: &mut OnnxHeader) -> io::Result<()> {
     let (mut input, mut output, mut is_resize, mut is_cubic) = (None, None, false, false);
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            (NODE_INPUT, Value::Bytes(end)) if input.is_none() => input = Some(fields.text(end)?),
-            (NODE_OUTPUT, Value::Bytes(end)) => {
+            (NODE_INPUT, FieldValue::Bytes(end)) if input.is_none() => input = Some(fields.text(end)?),
+            (NODE_OUTPUT, FieldValue::Bytes(end)) => {
                 let name = fields.text(end)?;
                 output.get_or_insert_with(|| (name.clone(), fields.at));
                 header.values.push(name);
             }
-            (NODE_OPERATION, Value::Bytes(end)) => is_resize = fields.text(end)? == "Resize",
-            (NODE_ATTRIBUTE, Value::Bytes(end)) => is_cubic |= is_text(fields, end, "cubic")?,
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (NODE_OPERATION, FieldValue::Bytes(end)) => is_resize = fields.text(end)? == "Resize",
+            (NODE_ATTRIBUTE, FieldValue::Bytes(end)) => is_cubic |= is_text(fields, end, "cubic")?,
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     if is_resize && is_cubic {
-        let cubic = |(given, (made, made_end))| Cubic { given, made, made_end };
+        let cubic = |(given, (made, made_end))| CubicResize { given, made, made_end };
         header.cubics.extend(input.zip(output).map(cubic));
     }
     Ok(())
 }
 
 /// Whether the value of an attribute is this text.
-fn is_text<R: Read + Seek>(fields: &mut Fields<R>, end: u64, text: &str) -> io::Result<bool> {
+fn is_text<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64, text: &str) -> io::Result<bool> {
     let mut is_same = false;
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            (ATTRIBUTE_TEXT, Value::Bytes(end)) if end - fields.at == text.len() as u64 => {
+            (ATTRIBUTE_TEXT, FieldValue::Bytes(end)) if end - fields.at == text.len() as u64 => {
                 is_same = fields.text(end)? == text;
             }
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     Ok(is_same)
@@ -179,107 +180,111 @@ fn is_text<R: Read + Seek>(fields: &mut Fields<R>, end: u64, text: &str) -> io::
 
 /// Whether its numbers lie in another file.
 fn initializer<R: Read + Seek>(
-    fields: &mut Fields<R>,
+    fields: &mut ProtobufFields<R>,
     end: u64,
     initializers: &mut Vec<String>,
 ) -> io::Result<bool> {
     let mut is_elsewhere = false;
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            (TENSOR_NAME, Value::Bytes(end)) => initializers.push(fields.text(end)?),
-            (TENSOR_LOCATION, Value::Number(place)) => is_elsewhere = place == 1,
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (TENSOR_NAME, FieldValue::Bytes(end)) => initializers.push(fields.text(end)?),
+            (TENSOR_LOCATION, FieldValue::Number(place)) => is_elsewhere = place == 1,
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     Ok(is_elsewhere)
 }
 
-fn entry<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<(String, String)> {
+fn entry<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Result<(String, String)> {
     let (mut key, mut text) = (String::new(), String::new());
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            (ENTRY_KEY, Value::Bytes(end)) => key = fields.text(end)?,
-            (ENTRY_VALUE, Value::Bytes(end)) => text = fields.text(end)?,
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (ENTRY_KEY, FieldValue::Bytes(end)) => key = fields.text(end)?,
+            (ENTRY_VALUE, FieldValue::Bytes(end)) => text = fields.text(end)?,
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     Ok((key, text))
 }
 
-fn info<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Info> {
-    let mut info = Info::default();
+fn info<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Result<TensorShape> {
+    let mut info = TensorShape::default();
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            (INFO_NAME, Value::Bytes(end)) => info.name = fields.text(end)?,
-            (INFO_TYPE, Value::Bytes(end)) => {
+            (INFO_NAME, FieldValue::Bytes(end)) => info.name = fields.text(end)?,
+            (INFO_TYPE, FieldValue::Bytes(end)) => {
                 // The tensor type is the only kind of type that has this number.
                 while let Some((number, value)) = fields.next(end)? {
                     match (number, value) {
-                        (TYPE_TENSOR, Value::Bytes(end)) => tensor(fields, end, &mut info)?,
-                        (_, Value::Bytes(end)) => fields.step_over(end)?,
-                        (_, Value::Number(_)) => {}
+                        (TYPE_TENSOR, FieldValue::Bytes(end)) => tensor(fields, end, &mut info)?,
+                        (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+                        (_, FieldValue::Number(_)) => {}
                     }
                 }
             }
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     Ok(info)
 }
 
-fn tensor<R: Read + Seek>(fields: &mut Fields<R>, end: u64, info: &mut Info) -> io::Result<()> {
+fn tensor<R: Read + Seek>(
+    fields: &mut ProtobufFields<R>,
+    end: u64,
+    info: &mut TensorShape,
+) -> io::Result<()> {
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            (TENSOR_ELEMENT, Value::Number(element)) => info.element = element,
-            (TENSOR_SHAPE, Value::Bytes(end)) => {
+            (TENSOR_ELEMENT, FieldValue::Number(element)) => info.element = element,
+            (TENSOR_SHAPE, FieldValue::Bytes(end)) => {
                 while let Some((number, value)) = fields.next(end)? {
                     match (number, value) {
-                        (SHAPE_DIMENSION, Value::Bytes(end)) => info.shape.push(dimension(fields, end)?),
-                        (_, Value::Bytes(end)) => fields.step_over(end)?,
-                        (_, Value::Number(_)) => {}
+                        (SHAPE_DIMENSION, FieldValue::Bytes(end)) => info.shape.push(dimension(fields, end)?),
+                        (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+                        (_, FieldValue::Number(_)) => {}
                     }
                 }
             }
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     Ok(())
 }
 
-fn dimension<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Option<u64>> {
+fn dimension<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Result<Option<u64>> {
     let mut size = None;
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
             // Some exporters write -1 where any size will do.
-            (DIMENSION_VALUE, Value::Number(value)) => {
+            (DIMENSION_VALUE, FieldValue::Number(value)) => {
                 size = Some(value).filter(|size| *size <= i64::MAX as u64);
             }
-            (_, Value::Bytes(end)) => fields.step_over(end)?,
-            (_, Value::Number(_)) => {}
+            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Number(_)) => {}
         }
     }
     Ok(size)
 }
 
 /// The fields of a protobuf message, one after the other.
-struct Fields<R> {
+struct ProtobufFields<R> {
     source: BufReader<R>,
     at: u64,
 }
 
-enum Value {
+enum FieldValue {
     Number(u64),
     /// It goes on to here: read it or step over it.
     Bytes(u64),
 }
 
-impl<R: Read + Seek> Fields<R> {
+impl<R: Read + Seek> ProtobufFields<R> {
     /// The next one before `end`, with its number.
-    fn next(&mut self, end: u64) -> io::Result<Option<(u64, Value)>> {
+    fn next(&mut self, end: u64) -> io::Result<Option<(u64, FieldValue)>> {
         if self.at >= end {
             return if self.at == end {
                 Ok(None)
@@ -289,19 +294,19 @@ impl<R: Read + Seek> Fields<R> {
         }
         let key = self.varint()?;
         let value = match key & 7 {
-            0 => Value::Number(self.varint()?),
-            1 => Value::Number(u64::from_le_bytes(self.bytes()?)),
+            0 => FieldValue::Number(self.varint()?),
+            1 => FieldValue::Number(u64::from_le_bytes(self.bytes()?)),
             2 => {
                 let length = self.varint()?;
                 match self.at.checked_add(length).filter(|until| *until <= end) {
-                    Some(until) => Value::Bytes(until),
+                    Some(until) => FieldValue::Bytes(until),
                     None => {
                         let detail = format!("{length} bytes should follow byte {} of {end}", self.at);
                         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, detail));
                     }
                 }
             }
-            5 => Value::Number(u32::from_le_bytes(self.bytes()?).into()),
+            5 => FieldValue::Number(u32::from_le_bytes(self.bytes()?).into()),
             _ => return Err(wrong("no ONNX model")),
         };
         Ok(Some((key >> 3, value)))

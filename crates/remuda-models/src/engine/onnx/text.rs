@@ -1,4 +1,4 @@
-//! Texts as vectors, by a graph of transformers with its tokenizer beside it.
+//! OnnxTextModel as vectors, by a graph of transformers with its tokenizer beside it.
 //!
 //! A graph knows only rectangles of tokens, and filling one up costs more than computing it (trap: 3.6 times at mixed
 //! lengths). So only texts of one length go through it together, and none is ever padded.
@@ -13,14 +13,14 @@ use rten_tensor::prelude::*;
 use serde_json::Value;
 use tokenizers::{PostProcessor, Tokenizer, TruncationParams};
 
-use super::graph::{self, Graph};
-use super::header::{Header, INT64};
+use super::graph::{self, OnnxGraph};
+use super::header::{INT64, OnnxHeader};
 use crate::backend::Prepare;
 use crate::beacon::Beacon;
-use crate::engine::sight::unit;
-use crate::failure::{Failure, LoadError, PoolError};
+use crate::engine::image_model::unit;
+use crate::failure::{InferenceError, LoadError, ModelError};
 use crate::model::TextEmbedding;
-use crate::request::{Part, Request};
+use crate::request::{ModelRequest, RequestPart};
 
 /// What a run takes beside the weights.
 pub(super) const WORK_BYTES: u64 = 64 << 20;
@@ -39,7 +39,7 @@ const KINDS: &str = "token_type_ids";
 
 /// A graph, and where its tokenizer lies.
 #[derive(Clone, Debug)]
-pub(super) struct Folder {
+pub(super) struct TextModelFolder {
     graph: PathBuf,
     tokenizer: PathBuf,
     inputs: Vec<String>,
@@ -47,8 +47,8 @@ pub(super) struct Folder {
     tokens_max: usize,
 }
 
-impl Folder {
-    pub(super) fn read(graph: &Path, header: &Header) -> Result<Folder, LoadError> {
+impl TextModelFolder {
+    pub(super) fn read(graph: &Path, header: &OnnxHeader) -> Result<TextModelFolder, LoadError> {
         let unsupported = |what: String| {
             let hint = "; those that take input_ids, attention_mask and token_type_ids and give vectors are";
             LoadError::Unsupported { path: graph.to_owned(), what, hint: hint.to_owned() }
@@ -75,7 +75,7 @@ impl Folder {
         let tokens_max = said("sentence_bert_config.json", "max_seq_length")
             .or_else(|| said("config.json", "max_position_embeddings"))
             .unwrap_or(TOKENS_MAX);
-        Ok(Folder {
+        Ok(TextModelFolder {
             graph: graph.to_owned(),
             tokenizer,
             inputs: header.inputs.iter().map(|info| info.name.clone()).collect(),
@@ -95,7 +95,7 @@ impl Folder {
         ]
     }
 
-    pub(super) fn words(&self) -> Result<Words, LoadError> {
+    pub(super) fn words(&self) -> Result<OnnxTokenizer, LoadError> {
         let file = &self.tokenizer;
         let mut tokenizer = Tokenizer::from_file(file).map_err(|error| wrong(file, error))?;
         let added = tokenizer.get_post_processor().map_or(0, |last| last.added_tokens(false));
@@ -108,7 +108,7 @@ impl Folder {
         tokenizer.with_padding(None);
         let cut = TruncationParams { max_length: self.tokens_max, ..TruncationParams::default() };
         tokenizer.with_truncation(Some(cut)).map_err(|error| wrong(file, error))?;
-        let mut words = Words { tokenizer, golden: Vec::new() };
+        let mut words = OnnxTokenizer { tokenizer, golden: Vec::new() };
         words.golden = words.tokens(GOLDEN).map_err(|error| wrong(file, error))?;
         Ok(words)
     }
@@ -127,13 +127,13 @@ fn number(path: &Path, key: &str) -> Option<usize> {
     settings.get(key)?.as_u64().and_then(|number| usize::try_from(number).ok()).filter(|number| *number > 0)
 }
 
-/// Texts to tokens, on the threads of those who ask.
-pub(super) struct Words {
+/// OnnxTextModel to tokens, on the threads of those who ask.
+pub(super) struct OnnxTokenizer {
     tokenizer: Tokenizer,
     golden: Vec<u32>,
 }
 
-impl Words {
+impl OnnxTokenizer {
     fn tokens(&self, text: &str) -> Result<Vec<u32>, String> {
         let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| error.to_string())?;
         match encoding.get_ids() {
@@ -143,41 +143,45 @@ impl Words {
     }
 }
 
-impl Prepare for Words {
-    fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError> {
-        let Request::TextEmbedding { texts } = request else {
+impl Prepare for OnnxTokenizer {
+    fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError> {
+        let ModelRequest::TextEmbedding { texts } = request else {
             let asked = request.capability();
-            return Err(PoolError::Input(format!("a model that embeds texts was asked for {asked}")));
+            return Err(ModelError::Input(format!("a model that embeds texts was asked for {asked}")));
         };
         let parts = texts.iter().enumerate().map(|(place, text)| {
-            let why = |why| PoolError::Input(format!("text {}: {why}", place + 1));
-            self.tokens(text).map(Part::Tokens).map_err(why)
+            let why = |why| ModelError::Input(format!("text {}: {why}", place + 1));
+            self.tokens(text).map(RequestPart::Tokens).map_err(why)
         });
         parts.collect()
     }
 
-    fn golden(&self) -> Part {
-        Part::Tokens(self.golden.clone())
+    fn golden(&self) -> RequestPart {
+        RequestPart::Tokens(self.golden.clone())
     }
 }
 
-pub(super) struct Texts {
-    graph: Graph,
+pub(super) struct OnnxTextModel {
+    graph: OnnxGraph,
     inputs: Vec<(String, NodeId)>,
     output: NodeId,
 }
 
-impl Texts {
-    pub(super) fn load(folder: &Folder, threads: u32, beacon: &Beacon) -> Result<Texts, LoadError> {
-        let graph = Graph::load(&folder.graph, &graph::threads(threads), beacon)?;
+impl OnnxTextModel {
+    pub(super) fn load(
+        folder: &TextModelFolder,
+        threads: u32,
+        beacon: &Beacon,
+    ) -> Result<OnnxTextModel, LoadError> {
+        let graph = OnnxGraph::load(&folder.graph, &graph::threads(threads), beacon)?;
         let named = |name: &String| Ok((name.clone(), graph.value(name)?));
         let inputs = folder.inputs.iter().map(named).collect::<Result<_, LoadError>>()?;
         let output = graph.value(&folder.output)?;
-        Ok(Texts { graph, inputs, output })
+        Ok(OnnxTextModel { graph, inputs, output })
     }
 
-    /// Texts of one length.
-    fn run(&self, texts: &[&[u32]], length: usize) -> Result<Vec<Vec<f32>>, Failure> {
+    /// OnnxTextModel of one length.
+    fn run(&self, texts: &[&[u32]], length: usize) -> Result<Vec<Vec<f32>>, InferenceError> {
         let shape = [texts.len(), length];
         let mut inputs = Vec::new();
         for (name, node) in &self.inputs {
@@ -192,7 +196,9 @@ impl Texts {
         let (width, is_pooled) = match *given.shape() {
             [count, width] if count == texts.len() => (width, true),
             [count, tokens, width] if count == texts.len() && tokens == length => (width, false),
-            ref shape => return Err(Failure::Engine(format!("vectors were expected and {shape:?} came"))),
+            ref shape => {
+                return Err(InferenceError::Engine(format!("vectors were expected and {shape:?} came")));
+            }
         };
         let numbers = given.to_vec();
         if is_pooled {
@@ -210,8 +216,8 @@ impl Texts {
     }
 }
 
-impl TextEmbedding for Texts {
-    fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, Failure> {
+impl TextEmbedding for OnnxTextModel {
+    fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, InferenceError> {
         let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (place, text) in texts.iter().enumerate() {
             by_length.entry(text.len()).or_default().push(place);

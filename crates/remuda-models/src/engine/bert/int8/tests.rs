@@ -1,4 +1,4 @@
-use super::sweep::{quantize, widen};
+use super::elementwise::{dequantize, quantize};
 use super::*;
 
 /// Numbers between -1 and 1 that are the same in every run.
@@ -19,23 +19,23 @@ fn a_product_of_bytes_is_the_product_of_what_they_stand_for() {
     for (count, inputs, outputs) in [(1, 8, 4), (3, 37, 29), (9, 384, 70), (70, 1536, 33)] {
         let (weights, bias) = (numbers(inputs * outputs, 1), numbers(outputs, 2));
         let rows = numbers(count * inputs, 3);
-        let matrix = Matrix8::new(&weights, &bias, inputs).unwrap();
-        let (mut bytes, mut grains, mut sums) = (Vec::new(), Vec::new(), Vec::new());
-        quantize(&rows, inputs, &mut bytes, &mut grains);
+        let matrix = QuantizedMatrix::new(&weights, &bias, inputs).unwrap();
+        let (mut bytes, mut params, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        quantize(&rows, inputs, &mut bytes, &mut params);
         let stands_for: Vec<f32> = bytes
             .iter()
             .enumerate()
             .map(|(at, byte)| {
-                let grain: &Grain = &grains[at / inputs];
-                (f32::from(*byte) - grain.zero) * grain.scale
+                let param: &QuantParams = &params[at / inputs];
+                (f32::from(*byte) - param.zero) * param.scale
             })
             .collect();
         for (at, (stands_for, number)) in stands_for.iter().zip(&rows).enumerate() {
-            assert!((stands_for - number).abs() <= grains[at / inputs].scale, "{stands_for} for {number}");
+            assert!((stands_for - number).abs() <= params[at / inputs].scale, "{stands_for} for {number}");
         }
         matrix.multiply(&bytes, &mut sums).unwrap();
         let mut found = vec![0.0; count * outputs];
-        widen(&sums, &grains, &matrix, &mut found);
+        dequantize(&sums, &params, &matrix, &mut found);
         for (at, found) in found.iter().enumerate() {
             let (row, column) = (at / outputs, at % outputs);
             let rounded = |weight: &f32| (weight / matrix.scales[column]).round() * matrix.scales[column];

@@ -22,20 +22,20 @@ pub(super) struct Tiny {
 
 /// Whose names and habits it has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TinyFamily {
     Bert,
     Roberta,
     Distilbert,
 }
 
 impl Tiny {
-    pub(super) fn new(kind: Kind) -> Self {
+    pub(super) fn new(kind: TinyFamily) -> Self {
         let (prefix, layer, names) = match kind {
-            Kind::Bert => ("", "encoder.layer", BERT),
-            Kind::Roberta => ("roberta.", "encoder.layer", BERT),
-            Kind::Distilbert => ("distilbert.", "transformer.layer", DISTILBERT),
+            TinyFamily::Bert => ("", "encoder.layer", BERT),
+            TinyFamily::Roberta => ("roberta.", "encoder.layer", BERT),
+            TinyFamily::Distilbert => ("distilbert.", "transformer.layer", DISTILBERT),
         };
-        let mut random = Random(7);
+        let mut random = TinyRng(7);
         let mut tensors = BTreeMap::new();
         let mut put = |name: String, shape: &[usize]| {
             let numbers = (0..shape.iter().product()).map(|_| random.next()).collect();
@@ -43,7 +43,7 @@ impl Tiny {
         };
         put("embeddings.word_embeddings.weight".into(), &[VOCABULARY, HIDDEN]);
         put("embeddings.position_embeddings.weight".into(), &[PLACES, HIDDEN]);
-        if kind != Kind::Distilbert {
+        if kind != TinyFamily::Distilbert {
             put("embeddings.token_type_embeddings.weight".into(), &[2, HIDDEN]);
         }
         put("embeddings.LayerNorm.weight".into(), &[HIDDEN]);
@@ -61,13 +61,13 @@ impl Tiny {
             }
         }
         let config = match kind {
-            Kind::Bert | Kind::Roberta => json!({
-                "model_type": if kind == Kind::Bert { "bert" } else { "roberta" },
+            TinyFamily::Bert | TinyFamily::Roberta => json!({
+                "model_type": if kind == TinyFamily::Bert { "bert" } else { "roberta" },
                 "vocab_size": VOCABULARY, "hidden_size": HIDDEN, "num_hidden_layers": LAYERS,
                 "num_attention_heads": HEADS, "intermediate_size": INNER,
                 "max_position_embeddings": PLACES, "type_vocab_size": 2, "pad_token_id": 1,
             }),
-            Kind::Distilbert => json!({
+            TinyFamily::Distilbert => json!({
                 "model_type": "distilbert", "vocab_size": VOCABULARY, "dim": HIDDEN, "n_layers": LAYERS,
                 "n_heads": HEADS, "hidden_dim": INNER, "max_position_embeddings": PLACES, "activation": "gelu",
             }),
@@ -111,11 +111,16 @@ impl Tiny {
     }
 
     /// What it says of a text, token by token, before pooling.
-    pub(super) fn rows(&self, kind: Kind, tokens: &[u32], activation: impl Fn(f64) -> f64) -> Vec<Vec<f64>> {
+    pub(super) fn rows(
+        &self,
+        kind: TinyFamily,
+        tokens: &[u32],
+        activation: impl Fn(f64) -> f64,
+    ) -> Vec<Vec<f64>> {
         let (prefix, layer, names, first) = match kind {
-            Kind::Bert => ("", "encoder.layer", BERT, 0),
-            Kind::Roberta => ("roberta.", "encoder.layer", BERT, 2),
-            Kind::Distilbert => ("distilbert.", "transformer.layer", DISTILBERT, 0),
+            TinyFamily::Bert => ("", "encoder.layer", BERT, 0),
+            TinyFamily::Roberta => ("roberta.", "encoder.layer", BERT, 2),
+            TinyFamily::Distilbert => ("distilbert.", "transformer.layer", DISTILBERT, 0),
         };
         let tensor = |name: &str| {
             self.tensors[&format!("{prefix}{name}")].1.iter().map(|x| f64::from(*x)).collect::<Vec<_>>()
@@ -136,17 +141,17 @@ impl Tiny {
             even.zip(gain.iter().zip(shift)).map(|(x, (gain, shift))| x * gain + shift).collect::<Vec<f64>>()
         };
         let add = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<f64>>();
-        let (words, places) =
+        let (tokenizer, places) =
             (tensor("embeddings.word_embeddings.weight"), tensor("embeddings.position_embeddings.weight"));
         let mut rows: Vec<Vec<f64>> = tokens
             .iter()
             .enumerate()
             .map(|(place, token)| {
                 let mut row = add(
-                    &words[*token as usize * HIDDEN..][..HIDDEN],
+                    &tokenizer[*token as usize * HIDDEN..][..HIDDEN],
                     &places[(place + first) * HIDDEN..][..HIDDEN],
                 );
-                if kind != Kind::Distilbert {
+                if kind != TinyFamily::Distilbert {
                     row = add(&row, &tensor("embeddings.token_type_embeddings.weight")[..HIDDEN]);
                 }
                 norm(&row, "embeddings.LayerNorm")
@@ -248,9 +253,9 @@ fn tokenizer() -> Value {
 }
 
 /// Numbers between -1 and 1 that are the same in every run.
-struct Random(u64);
+struct TinyRng(u64);
 
-impl Random {
+impl TinyRng {
     fn next(&mut self) -> f32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f32 / (1 << 23) as f32 - 1.0

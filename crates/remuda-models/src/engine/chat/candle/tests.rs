@@ -1,11 +1,11 @@
+use super::super::cpu_llama::CpuLlama;
 use super::super::dimensions::Dimensions;
-use super::super::lean::Lean;
-use super::super::talk::Network;
-use super::Candle;
+use super::super::generation::LanguageModel;
+use super::CandleModel;
 use crate::beacon::Beacon;
 use crate::engine::gguf::Gguf;
-use crate::engine::gguf::sample::{Sample, Weights};
-use crate::failure::Failure;
+use crate::engine::gguf::sample::{RandomWeights, Sample};
+use crate::failure::InferenceError;
 use crate::spec::Device;
 
 /// Not a power of two: seven is read in runs of four, two and one.
@@ -35,9 +35,9 @@ fn candle_and_our_own_say_the_same() {
         families.into_iter().flat_map(|it| DEVICES.iter().map(move |device| (it, *device)))
     {
         let (gguf, _folder) = opened(&Sample::model(family));
-        let mut theirs = Candle::load(&gguf, family, (device, 0), &beacon).unwrap();
+        let mut theirs = CandleModel::load(&gguf, family, (device, 0), &beacon).unwrap();
         let dimensions = Dimensions::of(&gguf).unwrap().unwrap();
-        let mut ours = Lean::load(&gguf, &dimensions, 1, &beacon).unwrap();
+        let mut ours = CpuLlama::load(&gguf, &dimensions, 1, &beacon).unwrap();
         for _ in 0..2 {
             let off = apart(ours.read(&PROMPT, &beacon).unwrap(), theirs.read(&PROMPT, &beacon).unwrap());
             assert!(off < 0.03, "{family} on {device}: {off}");
@@ -51,8 +51,8 @@ fn candle_and_our_own_say_the_same() {
 #[test]
 fn slow_kinds_are_rewritten() {
     // Q4_1: 96 by 64 weights, 20 bytes for 32 of them.
-    let mut draw = Weights(5);
-    let block = |draw: &mut Weights| {
+    let mut draw = RandomWeights(5);
+    let block = |draw: &mut RandomWeights| {
         let scales = [0.05_f32, -0.3].map(|it| half::f16::from_f32(it).to_le_bytes());
         let quants = (0..16).map(|_| ((draw.draw() * 127.0) as i8).cast_unsigned());
         scales.into_iter().flatten().chain(quants).collect::<Vec<u8>>()
@@ -62,9 +62,9 @@ fn slow_kinds_are_rewritten() {
         opened(&Sample::model("llama").tensor("blk.0.ffn_down.weight", &[96, 64], 3, bytes));
     let beacon = Beacon::default();
     assert_eq!(super::slow(&gguf, Device::Cpu).len(), 1);
-    let mut theirs = Candle::load(&gguf, "llama", (Device::Cpu, 0), &beacon).unwrap();
+    let mut theirs = CandleModel::load(&gguf, "llama", (Device::Cpu, 0), &beacon).unwrap();
     let dimensions = Dimensions::of(&gguf).unwrap().unwrap();
-    let mut ours = Lean::load(&gguf, &dimensions, 1, &beacon).unwrap();
+    let mut ours = CpuLlama::load(&gguf, &dimensions, 1, &beacon).unwrap();
     let off = apart(ours.read(&PROMPT, &beacon).unwrap(), theirs.read(&PROMPT, &beacon).unwrap());
     assert!(off < 0.03, "{off}");
 }
@@ -72,9 +72,9 @@ fn slow_kinds_are_rewritten() {
 #[test]
 fn a_prompt_is_stopped_between_two_runs() {
     let (gguf, _folder) = opened(&Sample::model("llama"));
-    let mut theirs = Candle::load(&gguf, "llama", (Device::Cpu, 0), &Beacon::default()).unwrap();
+    let mut theirs = CandleModel::load(&gguf, "llama", (Device::Cpu, 0), &Beacon::default()).unwrap();
     let beacon = Beacon::default();
     beacon.stop();
-    assert_eq!(theirs.read(&PROMPT, &beacon).unwrap_err(), Failure::Stopped);
+    assert_eq!(theirs.read(&PROMPT, &beacon).unwrap_err(), InferenceError::Stopped);
     assert_eq!(beacon.steps(), 1);
 }

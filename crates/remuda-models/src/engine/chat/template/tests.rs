@@ -1,12 +1,14 @@
 use std::time::{Duration, SystemTime};
 
 use super::{CHATML, Template, methods};
-use crate::request::Message;
+use crate::request::ChatMessage;
 
 fn rendered(source: &str, messages: &[(&str, &str)]) -> Result<String, String> {
     let template = Template { source: source.to_owned(), begin: "<s>".to_owned(), end: "</s>".to_owned() };
-    let message =
-        |(role, content): &(&str, &str)| Message { role: (*role).to_owned(), content: (*content).to_owned() };
+    let message = |(role, content): &(&str, &str)| ChatMessage {
+        role: (*role).to_owned(),
+        content: (*content).to_owned(),
+    };
     template.render(&messages.iter().map(message).collect::<Vec<_>>())
 }
 

@@ -1,0 +1,79 @@
+//! What follows from a copy's death: no more work for it, its parts elsewhere, its memory back once it is gone, and
+//! another in its place.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::model_copy::{CopyState, ExitReason};
+use super::queue::QueuedPart;
+use super::{CopyId, PoolEffect, Supervisor};
+use crate::failure::InferenceError;
+
+/// Two copies that died with the same part in flight: the third is not risked.
+const DEATHS_MAX: u32 = 2;
+/// Who was ready for so long did not die of how it was started.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
+
+impl Supervisor {
+    /// Our verdict: it did not end by itself, so it has to be ended.
+    pub(super) fn kill_copy(&mut self, now: Duration, id: CopyId, why: ExitReason) {
+        self.effects.push(PoolEffect::Kill(id));
+        self.mark_dead(now, id, why);
+    }
+
+    pub(super) fn mark_dead(&mut self, now: Duration, id: CopyId, why: ExitReason) {
+        let Some(copy) = self.copies.get_mut(&id).filter(|copy| !copy.is_dead()) else { return };
+        let items = match std::mem::replace(&mut copy.state, CopyState::Dead(why.clone())) {
+            CopyState::Busy(run) | CopyState::Draining(Some(run)) => run.items,
+            CopyState::Loading
+            | CopyState::Testing(_)
+            | CopyState::Ready
+            | CopyState::Draining(None)
+            | CopyState::Dead(_) => Vec::new(),
+        };
+        let model = Arc::clone(&copy.model);
+        let lived = copy.ready_at.map_or(Duration::ZERO, |at| now.saturating_sub(at));
+        let was_stable = copy.answered > 0 || lived >= STABLE_AFTER;
+        let slot = copy.slot;
+        if let Some(served) = self.served.get_mut(&model) {
+            *served.counters.deaths.entry(why.name()).or_default() += 1;
+            let budget = (self.limits.deaths_max, self.limits.crash_loop_pause);
+            if served.slots[slot].died(now, &why, was_stable, budget) {
+                let why = format!("{} deaths in a row, the last: {why}", served.slots[slot].deaths);
+                self.effects.push(PoolEffect::Escalate { model: Arc::clone(&model), why });
+            }
+            if why != ExitReason::Requested {
+                served.why = Some(why.clone());
+            }
+        }
+        for item in items.into_iter().rev() {
+            self.requeue_after_crash(id, item, &why);
+        }
+        if matches!(why, ExitReason::Load(crate::LoadError::Memory { .. })) {
+            self.evict_one_idle(now, id);
+        }
+        self.effects.push(PoolEffect::Removed { copy: id, model, why });
+    }
+
+    /// To another copy, if that is right. What was said of its answer goes with it.
+    fn requeue_after_crash(&mut self, id: CopyId, item: QueuedPart, why: &ExitReason) {
+        if *why == ExitReason::Requested {
+            return self.requeue(item);
+        }
+        let deaths = item.deaths + 1;
+        if deaths >= DEATHS_MAX {
+            let what = format!("{deaths} copies died at it and it is not given to another; the last {why}");
+            return self.fail_request(item.request, InferenceError::Engine(what));
+        }
+        if let Some(served) = self.copies.get(&id).and_then(|copy| self.served.get_mut(&copy.model)) {
+            served.counters.moved += 1;
+        }
+        self.requeue(QueuedPart { deaths, alone: true, avoid: Some(id), ..item });
+    }
+
+    pub(super) fn reaped(&mut self, now: Duration, id: CopyId) {
+        self.mark_dead(now, id, ExitReason::Exited("without a word".to_owned()));
+        self.memory.release(id);
+        self.copies.remove(&id);
+    }
+}
