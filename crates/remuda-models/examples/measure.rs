@@ -86,10 +86,10 @@ fn panic_seen(folder: &Path) -> io::Result<Duration> {
     let pool = pool(folder, "thread", 2, ModelPoolSettings::default())?;
     // With the way to the copy, as nobody outside knows when it panics.
     let began = Instant::now();
-    let ticket = ask(&pool, &["!panic"])?;
+    let pending = ask(&pool, &["!panic"])?;
     until(&pool, |model| model.deaths.contains_key("panicked"));
     let seen = began.elapsed();
-    drop(ticket.wait());
+    drop(pending.wait());
     Ok(seen)
 }
 
@@ -107,8 +107,8 @@ fn last_dies(folder: &Path, kind: &str) -> io::Result<Duration> {
     let waiting = waiting.map(|text| ask(&pool, &[text])).collect::<io::Result<Vec<_>>>()?;
     drop(running.wait());
     let began = Instant::now();
-    for ticket in waiting {
-        drop(ticket.wait());
+    for pending in waiting {
+        drop(pending.wait());
     }
     Ok(began.elapsed())
 }

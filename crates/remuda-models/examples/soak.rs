@@ -75,7 +75,7 @@ fn soak(time: Duration, job_seconds: u64) -> io::Result<u64> {
             doubted += u64::from(!pool.has_alive_workers(kind));
             failed += pool.validate_workers(kind) as u64;
         }
-        jobs.retain_mut(|(_, ticket)| match ticket.try_answer() {
+        jobs.retain_mut(|(_, pending)| match pending.try_answer() {
             None => true,
             Some(answer) => {
                 done += 1;

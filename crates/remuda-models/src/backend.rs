@@ -1,4 +1,4 @@
-//! Engines: what can read a model's files, load them and prepare requests for them.
+//! The interface of an engine: inspect a model's files, load them, prepare requests for them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,34 +13,36 @@ use crate::model::LoadedModel;
 use crate::request::{ModelRequest, RequestPart};
 use crate::spec::{Capability, Device, Isolation, ModelSpec};
 
-/// What an engine found at a model's path. Only names and headers were read for it.
+/// What an engine learned about the model at a path. Only file names and headers were read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModelInfo {
     pub engine: &'static str,
     pub capability: Capability,
-    /// Such as `bert` or `llama`, with what tells it from its siblings.
+    /// For example `bert` or `llama`, with the variant.
     pub architecture: String,
     pub files: Vec<PathBuf>,
-    /// What its copies compute on.
+    /// The device its copies compute on.
     pub device: Device,
-    /// What that device has, if it is not the machine's own memory.
+    /// The memory of that device; `None` for the machine's main memory.
     pub device_bytes: Option<u64>,
-    /// What a copy of it takes once it is loaded and at work, of its device's memory.
+    /// Device memory one copy takes once it is loaded and working.
     pub memory_bytes: u64,
-    /// What its copies had better run in.
+    /// The isolation the engine recommends for its copies.
     pub isolation: Isolation,
-    /// What somebody who uses it should know: a slow quantisation, a truncation, a missing file that is not needed.
+    /// Remarks for the user: a slow quantisation, a truncation, an optional file that is missing.
     pub notes: Vec<String>,
 }
 
 impl ModelInfo {
-    /// As it was asked for, or why not.
+    /// Checks that the model can run on the device the spec requires.
     fn on(self, spec: &ModelSpec) -> Result<Self, LoadError> {
         let Some(device) = spec.device.filter(|device| *device != self.device) else { return Ok(self) };
         let hint = match cfg!(feature = "cuda") {
             true => format!("; its engine, {}, computes on CPUs only", self.engine),
-            false => "; this build computes on CPUs only, and one with the feature cuda on NVIDIA cards, too"
-                .to_owned(),
+            false => {
+                "; this build computes on CPUs only; a build with the feature cuda also uses NVIDIA cards"
+                    .to_owned()
+            }
         };
         let what = format!("{} on {device}", self.capability);
         Err(LoadError::Unsupported { path: spec.path.clone(), what, hint })
@@ -50,32 +52,33 @@ impl ModelInfo {
 pub trait Backend: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 
-    /// What lies at the model's path, or nothing if it is not for this engine. An error if it is, and cannot be used.
+    /// Describes the model at the spec's path. `None` if the path is not for this engine, an error if it is but cannot
+    /// be used.
     fn inspect(&self, spec: &ModelSpec) -> Result<Option<ModelInfo>, LoadError>;
 
-    /// Reads the model into memory, stepping the beacon as it goes.
+    /// Reads the model into memory, advancing the beacon while it reads.
     fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError>;
 
-    /// What prepares requests for it, on their callers' threads.
+    /// Creates the preprocessor of this model's requests, which runs on the callers' threads.
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError>;
 
-    /// How much a copy is given at once; as the pool has it if the engine does not mind.
+    /// How much a copy gets at once; `None` for the pool's default.
     fn batching(&self, _spec: &ModelSpec) -> Option<Batching> {
         None
     }
 
-    /// For how long the beacon of a copy at work may stand still; as the pool has it if the engine does not know.
+    /// How long the beacon of a working copy may stand still; `None` for the pool's default.
     fn stall_max(&self, _spec: &ModelSpec) -> Option<Duration> {
         None
     }
 }
 
-/// How much is done at once.
+/// How much of a queue goes into one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batching {
     pub tokens_max: usize,
     pub parts_max: usize,
-    /// It makes all texts of a batch as long as the longest, so it is given texts of similar lengths.
+    /// The engine pads all texts of a batch to the longest, so it should get texts of similar lengths.
     pub pads: bool,
 }
 
@@ -85,16 +88,16 @@ impl Batching {
     }
 }
 
-/// Turns requests into parts. Shared by all callers; what is slow and needs no model belongs here.
+/// Turns requests into parts. Shared by all callers; slow work that needs no model belongs here.
 pub trait Prepare: Send + Sync {
-    /// Refuses with [`ModelError::Input`] what the model could not answer.
+    /// Refuses requests the model cannot answer with [`ModelError::Input`].
     fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError>;
 
-    /// The question by which a copy proves itself; the same copy of the same files always answers it alike.
+    /// The golden request that copies are tested with. Copies of the same files always give the same answer to it.
     fn golden(&self) -> RequestPart;
 }
 
-/// The engines there are; the first that finds something at a path has it.
+/// The engines of a build. The first one that recognises a path serves it.
 #[derive(Clone, Debug, Default)]
 pub struct Engines(Vec<Arc<dyn Backend>>);
 
@@ -104,7 +107,7 @@ impl Engines {
         self
     }
 
-    /// Who can load it, and what it is.
+    /// Finds the engine for a model, and its description of the model.
     pub fn find(&self, spec: &ModelSpec) -> Result<(Arc<dyn Backend>, ModelInfo), LoadError> {
         if !spec.path.exists() {
             let what = "file or folder".to_owned();
@@ -118,7 +121,7 @@ impl Engines {
         let engines = self.0.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(", ");
         Err(LoadError::Unsupported {
             path: spec.path.clone(),
-            what: "no engine knows what this is".to_owned(),
+            what: "no engine recognises this".to_owned(),
             hint: format!("; this build has {engines}"),
         })
     }

@@ -1,15 +1,15 @@
-//! The sign of life of a copy: a counter that whoever computes advances, and that nobody has to ask for.
+//! The progress counter of a copy. The computing thread advances it; the supervisor reads it without asking the copy.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Nobody wants the answer any more, or the copy is to end: return as soon as this is seen.
+/// No caller needs the answer any more, or the copy has to end: the computing code returns as soon as it gets this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("told to stop")]
+#[error("stopped on request")]
 pub struct Stopped;
 
-/// Given to whoever loads and computes. Cheap to advance: once per batch, token, denoising step, layer, file read.
+/// Passed to code that loads or computes. Cheap to advance: once per batch, token, denoising step, layer or file read.
 #[derive(Clone, Default)]
 pub struct Beacon(Arc<Inner>);
 
@@ -20,7 +20,7 @@ struct Inner {
 }
 
 impl Beacon {
-    /// Says that something was done, and hears whether to go on.
+    /// Records one unit of progress; fails when the work should stop.
     pub fn step(&self) -> Result<(), Stopped> {
         self.0.steps.fetch_add(1, Ordering::Release);
         if self.0.stop.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
@@ -30,17 +30,17 @@ impl Beacon {
         self.0.steps.load(Ordering::Acquire)
     }
 
-    /// What a child process says of its own.
-    pub(crate) fn heard(&self, steps: u64) {
+    /// Stores the step count that a child process reported.
+    pub(crate) fn store_steps(&self, steps: u64) {
         self.0.steps.store(steps, Ordering::Release);
     }
 
-    /// From the next step on.
+    /// Makes the next `step` fail.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
     }
 
-    /// What comes next is wanted.
+    /// Clears the stop flag before new work.
     pub fn resume(&self) {
         self.0.stop.store(false, Ordering::Release);
     }

@@ -1,16 +1,16 @@
-//! A copy from the inside, when it is a process of its own: the same engines and the same models, with a socket where a
-//! thread has the pool.
+//! A copy that runs as a child process, seen from inside: the same engines and models as in a thread, with a socket to
+//! the pool in the parent.
 //!
 //! ```text
-//!  parent ──frames──▶ side thread ──work──▶ main thread: Model::answer, stepping its beacon
+//!  parent ──frames──▶ side thread ──work──▶ main thread: LoadedModel::answer, advancing its beacon
 //!         ◀──pong, with the step count──┘        │
-//!         ◀──pieces, answers─────────────────────┘
+//!         ◀──updates, answers─────────────────────┘
 //! ```
 //!
-//! The side thread never computes, so it answers while the main thread is busy or hangs; it says what the beacon says and
-//! vouches for nothing else. The step count travels in the pong instead of in shared memory: the parent asks a few times
-//! a second, and a step costs no system call. The child ends with its parent: the socket ends, or the kernel's signal
-//! comes.
+//! The side thread never computes, so it answers pings while the main thread is busy or hangs; a pong carries only the
+//! step count. The count travels in the pong and not in shared memory: the parent pings a few times a second, and a
+//! step costs no system call. The child ends with its parent: the socket closes, or the kernel sends the parent-death
+//! signal.
 
 pub(crate) mod frame;
 
@@ -29,8 +29,8 @@ use crate::pool::message;
 use crate::request::RequestPart;
 use crate::spec::ModelSpec;
 
-/// Serves one model to the process that started this one, over its standard input, until that ends. What a program does
-/// when it is started with [`ChildCommand`](crate::ChildCommand)'s arguments.
+/// Serves one model to the parent process over standard input until the socket closes. Programs call this when they are
+/// started with the arguments of [`ChildCommand`](crate::ChildCommand).
 pub fn run(engines: &Engines) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -54,7 +54,7 @@ struct Copy {
     current: Arc<Mutex<Current>>,
 }
 
-/// Which run is at work, and which was told to stop, perhaps before it began.
+/// The run in progress, and the newest run that was stopped, possibly before it began.
 #[derive(Default)]
 struct Current {
     run: u64,
@@ -83,7 +83,7 @@ impl Copy {
                 break;
             }
         }
-        // Nobody is left to work for, whatever the main thread does just now.
+        // The parent is gone, so nothing the main thread computes is needed.
         std::process::exit(0);
     }
 
@@ -105,8 +105,8 @@ impl Copy {
         while let Ok(ToChild::Work { run, parts }) = orders.recv() {
             let batch: Vec<RequestPart> = parts.into_iter().map(Arc::unwrap_or_clone).collect();
             self.begin(run);
-            let mut say = |piece| drop(self.tell(&FromChild::AnswerUpdate { run, piece }));
-            let outcome = model.answer(&batch, &self.beacon, &mut say);
+            let mut emit = |update| drop(self.tell(&FromChild::Update { run, update }));
+            let outcome = model.answer(&batch, &self.beacon, &mut emit);
             self.tell(&FromChild::Done { run, outcome })?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What can load models: the engines of this build, each behind its feature.
+//! The engines of this build, each behind its feature.
 
 #[cfg(feature = "rten")]
 pub mod bert;
@@ -19,7 +19,7 @@ pub mod onnx;
 
 use crate::backend::Engines;
 
-/// All that this build has. Each takes only what is its own, so their order decides nothing.
+/// All engines of this build. Each recognises only its own files, so their order does not matter.
 pub fn engines() -> Engines {
     let engines = Engines::default();
     #[cfg(feature = "rten")]

@@ -1,4 +1,4 @@
-//! Why there is no model, and why there is no answer.
+//! The errors of this crate: loading a model, computing an answer, calling the pool.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use crate::beacon::Stopped;
 use crate::spec::{Capability, Device};
 
-/// Why a model cannot be loaded. Each says what, where and what to do.
+/// Why a model cannot be loaded. Every message says what, where and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum LoadError {
-    #[error("{path}: there is no {what} here{hint}", path = path.display())]
+    #[error("{path}: no {what} found here{hint}", path = path.display())]
     Missing { path: PathBuf, what: String, hint: String },
-    #[error("{path}: cut short: {detail}; fetch it again", path = path.display())]
+    #[error("{path}: truncated: {detail}; download it again", path = path.display())]
     Truncated { path: PathBuf, detail: String },
-    #[error("{path}: not what it should be: {detail}", path = path.display())]
+    #[error("{path}: invalid: {detail}", path = path.display())]
     Wrong { path: PathBuf, detail: String },
     #[error("{path}: not supported: {what}{hint}", path = path.display())]
     Unsupported { path: PathBuf, what: String, hint: String },
@@ -30,7 +30,7 @@ pub enum LoadError {
     Device { device: Device, why: String },
     #[error("the engine failed: {0}")]
     Engine(String),
-    #[error("told to stop")]
+    #[error("stopped on request")]
     Stopped,
 }
 
@@ -40,20 +40,20 @@ impl From<Stopped> for LoadError {
     }
 }
 
-/// Why a copy has no answer to what it was given.
+/// Why a copy could not answer a batch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum InferenceError {
-    #[error("told to stop")]
+    #[error("stopped on request")]
     Stopped,
-    /// It would fail everywhere.
+    /// The input is at fault: every copy would fail on it.
     #[error("{0}")]
     Input(String),
-    /// The copy is well, and another with more room may manage.
+    /// The copy is healthy; a copy with more free memory may succeed.
     #[error("out of memory: {0}")]
     OutOfMemory(String),
     #[error("the engine failed: {0}")]
     Engine(String),
-    /// Nothing that this copy says from here on is worth anything: it ends.
+    /// The copy's later answers cannot be trusted, so it has to end.
     #[error("the engine can no longer be used: {0}")]
     Poisoned(String),
 }
@@ -64,12 +64,12 @@ impl From<Stopped> for InferenceError {
     }
 }
 
-/// Why a caller has no answer.
+/// Why a caller gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ModelError {
     #[error("there is no model called {model}; there are: {known}")]
     UnknownModel { model: String, known: String },
-    #[error("{model} does {can}, not {asked}")]
+    #[error("{model} is a model for {can}, not for {asked}")]
     WrongCapability { model: String, can: Capability, asked: Capability },
     #[error("{0}")]
     Input(String),
@@ -77,14 +77,16 @@ pub enum ModelError {
     Full { model: String, retry_after: Duration },
     #[error("no copy of {model} can answer: {why}")]
     NoWorkers { model: String, why: String },
-    #[error("{model} gave no answer in time")]
+    #[error("{model} did not answer before the deadline")]
     Deadline { model: String },
     #[error("cancelled")]
     Cancelled,
     #[error("{model}: {failure}")]
     Failed { model: String, failure: InferenceError },
-    /// Words of it were given out already, so there is nothing to put right.
-    #[error("{model} began the answer anew after its copy had ended, and it became another text: ask again")]
+    /// Part of the first text was already streamed to the caller, so the answer cannot be repaired.
+    #[error(
+        "{model}: the copy ended while it streamed, and a second copy generated a different text; send the request again"
+    )]
     Diverged { model: String },
     #[error("the pool is closing")]
     Closing,

@@ -167,7 +167,7 @@ impl TextToText for Echo {
         prompt: &[u32],
         sampling: &Sampling,
         beacon: &Beacon,
-        say: &mut dyn FnMut(AnswerUpdate),
+        emit: &mut dyn FnMut(AnswerUpdate),
     ) -> Result<GeneratedText, InferenceError> {
         fault::is_usable(&self.path)?;
         self.answered += 1;
@@ -183,7 +183,7 @@ impl TextToText for Echo {
                 left -= 1;
                 beacon.step()?;
                 text.push(if self.is_wrong() { '?' } else { letter });
-                say(AnswerUpdate::Text(letter.to_string()));
+                emit(AnswerUpdate::Text(letter.to_string()));
             }
             Ok::<(), InferenceError>(())
         };

@@ -1,19 +1,19 @@
-//! Whether an answer is one at all, and whether it is the one that is known.
+//! Checks whether an answer is valid, and whether it matches the stored answer to the golden request.
 //!
-//! A process that is alive can still say nothing but nonsense: poisoned devices have answered garbage for hours with
-//! every light green. So an answer that is empty, of the wrong kind or size, or not made of numbers is the copy's
-//! failure and never a success; and a copy is asked now and then what it has to know.
+//! A live process can still return garbage: poisoned devices have done so for hours while every health check was green.
+//! An answer that is empty, of the wrong kind or size, or contains non-finite numbers counts as a failure of the copy,
+//! and copies are tested regularly with a request whose answer is known.
 
 mod pixels;
 
 use self::pixels::Pixels;
 use crate::request::{PartAnswer, RequestPart};
 
-/// How far two vectors of length 1 may be apart that are the same. Threads and kernels round differently; wrong weights
-/// are further off by far.
+/// The largest cosine distance between two vectors that count as equal. Threads and kernels round differently; wrong
+/// weights are much further apart.
 const DISTANCE_MAX: f32 = 1e-3;
 
-/// Why this cannot be the answer to that part.
+/// Why this answer is invalid for the part, if it is.
 pub(crate) fn flaw(
     part: &RequestPart,
     answer: &PartAnswer,
@@ -38,10 +38,10 @@ pub(crate) fn flaw(
             let is_empty = text.text.is_empty() && text.tokens == 0 && sampling.tokens_max != Some(0);
             is_empty.then(|| "an empty text".to_owned())
         }
-        // A picture without a word in it has no words in its answer.
+        // An image without text has an empty answer.
         (RequestPart::Recognize(_), PartAnswer::Recognized(_)) => None,
         (RequestPart::GenerateImage(_), PartAnswer::Image(png)) => {
-            (!png.starts_with(b"\x89PNG")).then(|| format!("{} bytes that are no PNG", png.len()))
+            (!png.starts_with(b"\x89PNG")).then(|| format!("{} bytes that are not a PNG", png.len()))
         }
         (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Recognized(_)) => Some(KIND.to_owned()),
         (_, PartAnswer::ImageVector(_) | PartAnswer::Image(_)) => Some(KIND.to_owned()),
@@ -58,17 +58,17 @@ fn flaw_of(vector: &[f32], length: Option<usize>) -> Option<String> {
         return Some(format!("a vector of {} numbers instead of {length}", vector.len()));
     }
     let broken = vector.iter().filter(|number| !number.is_finite()).count();
-    (broken > 0).then(|| format!("a vector with {broken} numbers that are none"))
+    (broken > 0).then(|| format!("a vector with {broken} non-finite numbers"))
 }
 
-/// How an answer differs from the one that is known.
+/// How an answer differs from the stored one, if it does.
 pub(crate) fn difference(known: &PartAnswer, answer: &PartAnswer) -> Option<String> {
     match (known, answer) {
         (PartAnswer::Vector(known), PartAnswer::Vector(vector)) => apart(known, vector),
         (PartAnswer::ImageVector(known), PartAnswer::ImageVector(embedded)) => {
             apart(&known.vector, &embedded.vector)
         }
-        // The likeliest token each time: two copies may differ in the last place and still say the same.
+        // Greedy sampling: copies may differ in the last digit of a logit and still produce the same text.
         (PartAnswer::Text(known), PartAnswer::Text(text)) => {
             (known.text != text.text).then(|| format!("{:?} instead of {:?}", text.text, known.text))
         }
@@ -78,8 +78,8 @@ pub(crate) fn difference(known: &PartAnswer, answer: &PartAnswer) -> Option<Stri
         (PartAnswer::Image(known), PartAnswer::Image(png)) => {
             match (Pixels::read(known), Pixels::read(png)) {
                 (Ok(known), Ok(drawn)) => known.difference(&drawn),
-                (_, Err(error)) => Some(format!("a picture that cannot be read: {error}")),
-                // Kept by whoever drew it first, and no yardstick; who draws the same is told of it above.
+                (_, Err(error)) => Some(format!("an unreadable image: {error}")),
+                // The stored image itself is unreadable, so it cannot be compared with.
                 (Err(_), Ok(_)) => None,
             }
         }
@@ -95,7 +95,7 @@ fn apart(known: &[f32], vector: &[f32]) -> Option<String> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     let lengths = (dot(known, known) * dot(vector, vector)).sqrt();
     let distance = 1.0 - dot(known, vector) / lengths.max(f32::MIN_POSITIVE);
-    // Not `>`: what is no number is not near either.
+    // Not `>`, so that NaN counts as different.
     let is_near = distance <= DISTANCE_MAX;
     (!is_near).then(|| format!("a vector at a distance of {distance}"))
 }
@@ -111,7 +111,7 @@ mod tests {
 
     /// Faults: T12.
     #[test]
-    fn what_is_empty_or_of_the_wrong_size_or_no_number_is_no_answer() {
+    fn empty_missized_or_non_finite_answers_are_flawed() {
         let part = RequestPart::Tokens(vec![1]);
         let reference = vector(&[0.6, 0.8]);
         let flaw = |answer| flaw(&part, &answer, Some(&reference));
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_no_difference_and_other_numbers_are() {
+    fn rounding_is_no_difference_but_other_numbers_are() {
         let known = vector(&[0.6, 0.8]);
         assert_eq!(difference(&known, &vector(&[0.60001, 0.79999])), None);
         assert!(difference(&known, &vector(&[0.8, 0.6])).is_some());

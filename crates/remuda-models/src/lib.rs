@@ -1,17 +1,17 @@
-//! Models in this process, as a component that is useful alone: it knows nothing of jobs or of HTTP.
+//! Serves models in this process. Usable alone: this crate does not know jobs or HTTP.
 //!
 //! ```text
 //!  call ──▶ Prepare (caller's thread: tokens, checks) ──▶ one bounded queue per model ──▶ a copy takes a batch
-//!                                                              ▲                            │  Model::answer, stepping its Beacon
+//!                                                              ▲                            │  LoadedModel::answer, advancing its Beacon
 //!                                  parts of a dead copy return │                            ▼
-//!  PendingAnswer ◀── answer, or why there is none ◀───────────────────┴──────────── supervisor: exit, progress, correctness
+//!  PendingAnswer ◀── answer or error ◀──────────────────┴──────────── supervisor: exit, progress, correctness
 //! ```
 //!
-//! A *copy* is one loaded model with somebody who runs it: a thread, or a child process with the same code. A busy copy is
-//! not a dead copy: nothing is ever asked of the one that computes. What tells of its life is that it has not exited, that
-//! its [`Beacon`] advances, and that it still answers a question whose answer is known.
+//! A *copy* is one loaded model with the thread or child process that runs it. A busy copy is not a dead copy, so the
+//! computing thread is never queried. The supervisor judges a copy by three signals: it has not exited, its [`Beacon`]
+//! advances, and it still gives the stored answer to a golden request.
 //!
-//! An engine stands behind [`Backend`]: it says what a path holds, loads it, and prepares requests for it.
+//! An engine implements [`Backend`]: it inspects a path, loads the model there, and prepares requests for it.
 
 pub mod backend;
 pub mod beacon;

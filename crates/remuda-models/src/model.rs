@@ -1,4 +1,4 @@
-//! What an engine gives: one small trait a capability. A copy owns its model, so nothing here is shared.
+//! The interface of a loaded model: one small trait per capability. A copy owns its model, so nothing here is shared.
 
 use std::fmt;
 
@@ -11,18 +11,18 @@ use crate::request::{
 use crate::spec::Capability;
 
 pub trait TextEmbedding: Send {
-    /// A vector of length 1 for each text.
+    /// Returns a unit vector for each text.
     fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, InferenceError>;
 }
 
 pub trait TextToText: Send {
-    /// Says pieces of the answer as they come, whole characters only, and nothing that could still become a stop text.
+    /// Emits the text as it is generated: whole characters only, and nothing that could still become a stop text.
     fn generate(
         &mut self,
         prompt: &[u32],
         sampling: &Sampling,
         beacon: &Beacon,
-        say: &mut dyn FnMut(AnswerUpdate),
+        emit: &mut dyn FnMut(AnswerUpdate),
     ) -> Result<GeneratedText, InferenceError>;
 }
 
@@ -35,16 +35,16 @@ pub trait ImageEmbedding: Send {
 }
 
 pub trait TextToImage: Send {
-    /// A PNG file; says how far it is.
+    /// Returns a PNG file; emits progress while it works.
     fn draw(
         &mut self,
         draw: &ImagePrompt,
         beacon: &Beacon,
-        say: &mut dyn FnMut(AnswerUpdate),
+        emit: &mut dyn FnMut(AnswerUpdate),
     ) -> Result<Vec<u8>, InferenceError>;
 }
 
-/// A loaded model.
+/// A loaded model of any capability.
 pub enum LoadedModel {
     TextEmbedding(Box<dyn TextEmbedding>),
     TextToText(Box<dyn TextToText>),
@@ -64,29 +64,29 @@ impl LoadedModel {
         }
     }
 
-    /// Answers a batch. Only texts to embed come in batches of more than one; a piece said belongs to the first part.
+    /// Answers a batch. Only texts to embed come in batches of more than one; emitted updates belong to the first part.
     pub fn answer(
         &mut self,
         batch: &[RequestPart],
         beacon: &Beacon,
-        say: &mut dyn FnMut(AnswerUpdate),
+        emit: &mut dyn FnMut(AnswerUpdate),
     ) -> Result<Vec<PartAnswer>, InferenceError> {
         if let LoadedModel::TextEmbedding(model) = self {
             let texts = batch.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
             return Ok(model.embed(&texts, beacon)?.into_iter().map(PartAnswer::Vector).collect());
         }
-        batch.iter().map(|part| self.answer_one(part, beacon, say)).collect()
+        batch.iter().map(|part| self.answer_one(part, beacon, emit)).collect()
     }
 
     fn answer_one(
         &mut self,
         part: &RequestPart,
         beacon: &Beacon,
-        say: &mut dyn FnMut(AnswerUpdate),
+        emit: &mut dyn FnMut(AnswerUpdate),
     ) -> Result<PartAnswer, InferenceError> {
         match (self, part) {
             (LoadedModel::TextToText(model), RequestPart::Prompt { tokens, sampling }) => {
-                model.generate(tokens, sampling, beacon, say).map(PartAnswer::Text)
+                model.generate(tokens, sampling, beacon, emit).map(PartAnswer::Text)
             }
             (LoadedModel::Vision(model), RequestPart::Recognize(look)) => {
                 model.look(look, beacon).map(PartAnswer::Recognized)
@@ -95,7 +95,7 @@ impl LoadedModel {
                 model.embed(image, beacon).map(PartAnswer::ImageVector)
             }
             (LoadedModel::TextToImage(model), RequestPart::GenerateImage(draw)) => {
-                model.draw(draw, beacon, say).map(PartAnswer::Image)
+                model.draw(draw, beacon, emit).map(PartAnswer::Image)
             }
             (model, _) => Err(not_for(model.capability())),
         }
@@ -113,7 +113,7 @@ fn tokens(part: &RequestPart) -> Result<&[u32], InferenceError> {
 }
 
 fn not_for(capability: Capability) -> InferenceError {
-    InferenceError::Input(format!("a model for {capability} was given something else"))
+    InferenceError::Input(format!("a model for {capability} got another kind of request"))
 }
 
 impl fmt::Debug for LoadedModel {

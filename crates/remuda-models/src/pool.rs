@@ -1,8 +1,8 @@
-//! The pool: models by name, each with one queue that its copies take from.
+//! The pool: models by name, each with one queue that its copies take batches from.
 //!
-//! The rules stand in [`supervisor`](crate::supervisor). Here is what carries them out: a lock around the supervisor, a thread or a
-//! child process for each copy, a supervisor that reads beacons and sees off who has ended, and the tickets of those who
-//! wait. Nothing here asks a copy anything in order to learn whether it lives.
+//! The rules are in [`supervisor`](crate::supervisor). This module executes them: a lock around the supervisor's state,
+//! a thread or child process per copy, a supervisor thread that reads beacons and reaps ended copies, and the pending
+//! answers of callers. Nothing here queries a copy to learn whether it is alive.
 
 mod copy_handle;
 mod liveness;
@@ -36,32 +36,32 @@ use crate::sync;
 
 #[derive(Clone, Debug)]
 pub struct ModelPoolSettings {
-    /// What all copies together may take.
+    /// The memory limit of all copies together.
     pub memory_bytes: u64,
-    /// How much may wait for one model.
+    /// The limits of one model's queue.
     pub queue_tokens_max: usize,
     pub queue_bytes_max: usize,
-    /// How many tokens a copy takes at once, where its engine has no wish.
+    /// Tokens per batch, unless the engine chooses another number.
     pub batch_tokens_max: usize,
-    /// For how long the beacon of a copy may stand still while it has something to do, where its engine does not say.
+    /// How long the beacon of a working copy may stand still, unless the engine chooses another time.
     pub stall_max: Duration,
-    /// The same while it is loaded, which may be one long read.
+    /// The same limit while loading, which may be one long read.
     pub load_stall_max: Duration,
-    /// Deaths in a row without an answer in between before a copy is given up for now, and the owner told.
+    /// Deaths in a row without an answer before a copy is given up for now and an escalation is sent.
     pub deaths_max: u32,
-    /// After how long a copy that was given up is tried again, however often: a disk comes back, a file is mended, and
-    /// nobody has to say so.
+    /// The pause before a given-up copy is started again, without limit on the number of attempts: a disk comes back or
+    /// a file is repaired without anyone notifying the pool.
     pub crash_loop_pause: Duration,
-    /// How long a request waits for a model that has no copy and is about to have one; then it is told so.
+    /// How long a request waits for a model that has no copy but is about to start one, before it fails.
     pub copy_wait_max: Duration,
-    /// How often idle copies are asked what they have to know.
+    /// How often idle copies are tested with the golden request.
     pub maintenance_every: Duration,
-    /// A model that nobody has used for so long makes room, and is loaded again when somebody asks. Never by default:
-    /// it makes room anyway when another needs it.
+    /// A model unused for this long is unloaded and loaded again on the next request. Off by default: models are
+    /// evicted anyway when another model needs the memory.
     pub idle_max: Option<Duration>,
-    /// Where the answers are kept by which copies are known; only as long as the pool lives if there is no such folder.
+    /// Where golden answers are stored between starts; without a folder they are kept in memory only.
     pub golden_folder: Option<PathBuf>,
-    /// How a child process is started.
+    /// The command that starts child processes.
     pub child: ChildCommand,
 }
 
@@ -85,14 +85,14 @@ impl Default for ModelPoolSettings {
     }
 }
 
-/// A model that this pool cannot keep alive by itself: somebody above has to do something.
+/// A model this pool cannot keep alive without help from its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Escalation {
     pub model: String,
     pub why: String,
 }
 
-/// Copies share what they hold; when the last is dropped, nobody can ask any more and everything ends.
+/// Clones share one pool; dropping the last clone closes it.
 #[derive(Clone, Debug)]
 pub struct ModelPool(Arc<Handle>);
 
@@ -129,18 +129,20 @@ impl ModelPool {
         }))
     }
 
-    /// Looks at the model, and has its copies loaded; they are not waited for.
+    /// Inspects the model and starts its copies without waiting for them.
     pub fn add(&self, spec: ModelSpec) -> Result<ModelInfo, LoadError> {
         let settings = &self.0.settings;
         let (backend, found) = self.0.engines.find(&spec)?;
-        // All its copies compute where the first does: a card that goes away is told of, and not made good by a CPU.
+        // All copies use the first copy's device: a card that disappears is reported, not silently replaced by the CPU.
         let spec = ModelSpec { device: Some(found.device), ..spec };
         let memory_bytes = spec.memory_bytes.unwrap_or(found.memory_bytes);
         let free_bytes = found.device_bytes.unwrap_or(settings.memory_bytes);
         if memory_bytes > free_bytes {
             let hint = match found.device {
-                Device::Cpu => format!("allow the pool more, or {} less", spec.name),
-                device => format!("that is all {device} has; allow {} less, or device=cpu", spec.name),
+                Device::Cpu => format!("raise the pool's memory limit, or lower that of {}", spec.name),
+                device => {
+                    format!("{device} has no more; lower the limit of {}, or use device=cpu", spec.name)
+                }
             };
             return Err(LoadError::Memory { need_bytes: memory_bytes, free_bytes, hint });
         }
@@ -182,13 +184,13 @@ impl ModelPool {
         Ok(found)
     }
 
-    /// What is served, by name.
+    /// The served models.
     pub fn models(&self) -> Vec<(ModelSpec, ModelInfo)> {
         let state = self.0.shared.state();
         state.served.values().map(|runtime| (runtime.spec.clone(), runtime.found.clone())).collect()
     }
 
-    /// Asks a model something. Prepares it on this thread, and waits for nobody.
+    /// Submits a request. Prepares it on this thread and does not block.
     pub fn call(
         &self,
         model: &str,
@@ -204,9 +206,9 @@ impl ModelPool {
         let parts = runtime.prepare.prepare(request)?;
         let shared = &self.0.shared;
         let deadline = terms.deadline.map(|deadline| shared.at(deadline));
-        let (said, pieces) = mpsc::unbounded_channel();
+        let (said, updates) = mpsc::unbounded_channel();
         let (request, answer) = shared.submit(Arc::from(model), parts, deadline, said)?;
-        Ok(PendingAnswer::new(model.to_owned(), answer, pieces, Arc::clone(shared), request))
+        Ok(PendingAnswer::new(model.to_owned(), answer, updates, Arc::clone(shared), request))
     }
 
     fn runtime(&self, model: &str) -> Result<Arc<ModelRuntime>, ModelError> {
@@ -217,18 +219,18 @@ impl ModelPool {
         })
     }
 
-    /// How things stand.
+    /// The current state of models, copies and memory.
     pub fn snapshot(&self) -> PoolSnapshot {
         self.0.shared.state().snapshot()
     }
 
-    /// What this pool cannot mend by itself, from now on.
+    /// Escalations from now on.
     pub fn escalations(&self) -> broadcast::Receiver<Escalation> {
         self.0.shared.escalations.subscribe()
     }
 
-    /// Takes nothing new, finishes what it can in that time, answers the rest with [`ModelError::Closing`], and returns
-    /// when every copy has joined or was reaped; threads that hang are left behind after as much time again.
+    /// Refuses new requests, finishes what it can within that time, answers the rest with [`ModelError::Closing`], and
+    /// returns when every copy has joined or was reaped. Hung threads are left behind after the same time again.
     pub fn close(&self, within: Duration) {
         let shared = &self.0.shared;
         shared.apply(PoolEvent::Close { until: shared.now() + within });
@@ -241,7 +243,7 @@ impl ModelPool {
     }
 }
 
-/// What a copy that was told to end is given to do so, however short the deadline.
+/// Time a copy has to end after it was asked to, however short the deadline.
 const CLOSING: Duration = Duration::from_secs(2);
 
 impl Drop for Handle {

@@ -1,7 +1,7 @@
-//! What is asked of a model, the parts it is cut into, and what comes back.
+//! What callers send to a model, the parts a request is cut into, and the answers.
 //!
-//! A request is prepared on its caller's thread into [`Part`]s. Parts are what waits in the queue, what is batched with
-//! parts of other requests, and what crosses to a child process; each is answered by itself.
+//! A request is prepared on its caller's thread into [`RequestPart`]s. Parts wait in the queue, are batched with parts
+//! of other requests and cross to child processes; each part is answered independently.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -31,7 +31,7 @@ impl ModelRequest {
         }
     }
 
-    /// Draws now what would be left to chance: whoever begins the answer anew comes to the same one.
+    /// Chooses a random seed now if the request has none, so that a second copy repeats the same answer.
     pub fn fix_seed(&mut self) {
         let seed = match self {
             ModelRequest::TextToText(chat) => &mut chat.sampling.seed,
@@ -40,12 +40,13 @@ impl ModelRequest {
             | ModelRequest::Vision(_)
             | ModelRequest::ImageEmbedding { .. } => return,
         };
-        // The standard library's hasher is seeded by the system; one bit less, as there are readers of JSON with a sign.
+        // The standard library's hasher is seeded by the system. One bit less, because some JSON readers use signed
+        // integers.
         seed.get_or_insert_with(|| RandomState::new().build_hasher().finish() >> 1);
     }
 }
 
-/// A conversation to go on with.
+/// A conversation whose next message the model generates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Chat {
     pub messages: Vec<ChatMessage>,
@@ -55,25 +56,25 @@ pub struct Chat {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// `system`, `user` or `assistant`: what the model's template knows.
+    /// `system`, `user` or `assistant`, or another role of the model's template.
     pub role: String,
     pub content: String,
 }
 
-/// How the next token is chosen, and when it is enough.
+/// How tokens are sampled, and when generation ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sampling {
-    /// 0 takes the likeliest token every time.
+    /// 0 always takes the likeliest token.
     pub temperature: f32,
     pub top_p: f32,
     pub top_k: Option<u32>,
     pub repeat_penalty: f32,
-    /// The same seed gives the same text; drawn when it is asked if there is none.
+    /// The same seed gives the same text. Chosen at submission if absent.
     pub seed: Option<u64>,
-    /// By default as far as the model's context reaches.
+    /// Default: the rest of the model's context.
     pub tokens_max: Option<u32>,
-    /// Texts that end the answer and do not belong to it.
+    /// Texts that end the answer and are not part of it.
     pub stop: Vec<String>,
 }
 
@@ -91,23 +92,23 @@ impl Default for Sampling {
     }
 }
 
-/// A picture to read.
+/// An image to read text from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageQuery {
     /// A PNG or JPEG file.
     pub image: Vec<u8>,
-    /// What to look for, for models that can be asked.
+    /// A question about the image, for models that accept one.
     #[serde(default)]
     pub question: Option<String>,
 }
 
-/// A picture to make.
+/// A description of an image to generate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ImagePrompt {
     pub prompt: String,
     #[serde(default)]
     pub negative_prompt: String,
-    /// By default as large as the model was trained for.
+    /// Default: the size the model was trained for.
     #[serde(default)]
     pub size: Option<(u32, u32)>,
     #[serde(default)]
@@ -118,18 +119,18 @@ pub struct ImagePrompt {
     pub seed: Option<u64>,
 }
 
-/// One piece of work that a copy answers: small enough to be done by one.
+/// One unit of work for a copy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum RequestPart {
-    /// A text to embed, truncated to what the model reads.
+    /// A text to embed, truncated to the model's maximum.
     Tokens(Vec<u32>),
-    /// A conversation through the model's template, with room left in its context.
+    /// A conversation rendered through the model's template, with space left in its context.
     Prompt {
         tokens: Vec<u32>,
         sampling: Sampling,
     },
     Recognize(ImageQuery),
-    /// A picture to embed.
+    /// An image to embed.
     EmbedImage(Vec<u8>),
     GenerateImage(ImagePrompt),
 }
@@ -154,12 +155,12 @@ impl RequestPart {
     }
 }
 
-/// What a copy says while it works on a part.
+/// What a copy emits while it works on a part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum AnswerUpdate {
-    /// The next words of an answer.
+    /// The next piece of the generated text.
     Text(String),
-    /// How far a long piece of work is, from 0 to 1.
+    /// Progress of a long computation, from 0 to 1.
     Progress(f32),
 }
 
@@ -173,7 +174,7 @@ pub enum PartAnswer {
     Image(Vec<u8>),
 }
 
-/// A text that was generated, whole.
+/// A complete generated text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GeneratedText {
     pub text: String,
@@ -184,13 +185,13 @@ pub struct GeneratedText {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// It came to an end, or to a text that ends it.
+    /// The model ended the text, or a stop text was reached.
     Stop,
-    /// It was as long as it was allowed to be.
+    /// The token limit was reached.
     Length,
 }
 
-/// What was read in a picture.
+/// The text read in an image.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecognizedText {
     pub text: String,
@@ -201,11 +202,11 @@ pub struct RecognizedText {
 pub struct TextLine {
     pub text: String,
     pub confidence: f32,
-    /// Its corners in the picture, clockwise from where its text begins.
+    /// The corners in the image, clockwise from the start of the text.
     pub corners: [(f32, f32); 4],
 }
 
-/// A picture as a vector, with what the model calls it if it can.
+/// An image as a vector, with labels if the model has them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EmbeddedImage {
     pub vector: Vec<f32>,
@@ -218,10 +219,10 @@ pub struct ImageLabel {
     pub confidence: f32,
 }
 
-/// The answer to a whole request, its parts in their order.
+/// The answer to a whole request, with its parts in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelAnswer {
     pub parts: Vec<PartAnswer>,
-    /// How many tokens the request was.
+    /// The number of tokens in the request.
     pub prompt_tokens: u64,
 }

@@ -1,4 +1,4 @@
-//! What a model is asked to be: where it lies, what it is to do, and in how many copies.
+//! The specification of a model: where it is, what it does, and how many copies run.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -50,32 +50,32 @@ impl FromStr for Capability {
         Capability::ALL
             .into_iter()
             .find(|capability| capability.name() == text)
-            .ok_or_else(|| format!("no capability is called {text}; there are {}", known()))
+            .ok_or_else(|| format!("unknown capability {text}; known: {}", known()))
     }
 }
 
-/// What a copy runs in.
+/// Whether a copy runs in a thread or a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// As the engine advises: a process where it can poison the one it runs in.
+    /// As the engine recommends: a process for engines that can poison the process they run in.
     #[default]
     Auto,
     Thread,
     Process,
 }
 
-/// What a copy computes on, and whose memory it takes.
+/// The device a copy computes on and takes memory from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum Device {
     Cpu,
-    /// An NVIDIA card, by the number the driver gives it.
+    /// An NVIDIA card, by the driver's number.
     Cuda(u8),
 }
 
 impl Device {
-    /// As they are written; a machine has at most eight cards.
+    /// The accepted spellings; at most eight cards per machine.
     pub const NAMES: [&'static str; 9] =
         ["cpu", "cuda", "cuda:1", "cuda:2", "cuda:3", "cuda:4", "cuda:5", "cuda:6", "cuda:7"];
 
@@ -101,7 +101,7 @@ impl FromStr for Device {
         std::iter::once(Device::Cpu)
             .chain(cards)
             .find(|device| device.name() == text || (text == "cuda:0" && *device == Device::Cuda(0)))
-            .ok_or_else(|| format!("no device is called {text}; there are {}", Device::NAMES.join(", ")))
+            .ok_or_else(|| format!("unknown device {text}; known: {}", Device::NAMES.join(", ")))
     }
 }
 
@@ -119,40 +119,40 @@ impl TryFrom<String> for Device {
     }
 }
 
-/// How a model computes.
+/// The number format of the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Precision {
-    /// As its file has it.
+    /// As stored in the file.
     #[default]
     Native,
-    /// Weights in eight bits, made when it is loaded; refused where the answers would differ too much.
+    /// Quantised to eight bits while loading; refused if the answers would differ too much.
     Int8,
 }
 
-/// One model as a pool is to have it. A child process is given the same words.
+/// One model of a pool. The same value is sent to child processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelSpec {
-    /// What callers name it by.
+    /// The name callers use.
     pub name: String,
-    /// The folder or file it lies in.
+    /// The folder or file of the model.
     pub path: PathBuf,
-    /// What it is to do, where its files would allow several things.
+    /// Selects a capability if the files allow several.
     #[serde(default)]
     pub capability: Option<Capability>,
     #[serde(default = "one")]
     pub copies: u32,
     #[serde(default)]
     pub isolation: Isolation,
-    /// How many threads a copy computes with.
+    /// Threads per copy.
     #[serde(default = "one")]
     pub threads: u32,
     #[serde(default)]
     pub precision: Precision,
-    /// What it is to compute on; by default the first card, where this build, this machine and its engine have one.
+    /// Default: the first card, if this build, the machine and the engine support one.
     #[serde(default)]
     pub device: Option<Device>,
-    /// What a copy may take of its device's memory; by default what its files let expect.
+    /// Device memory a copy may take. Default: the engine's estimate from the files.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
 }

@@ -9,7 +9,7 @@ use crate::pool::ModelPool;
 use crate::spec::ModelSpec;
 use crate::supervisor::ModelSnapshot;
 
-/// How each model is, by name: its copies, its queue, what became of what was asked.
+/// Each model by name: its copies, its queue, and its request counters.
 pub fn status(pool: &ModelPool) -> Map<String, Value> {
     let snapshot = pool.snapshot();
     let shown = |(spec, found): (ModelSpec, ModelInfo)| {

@@ -1,4 +1,4 @@
-//! Who is there, who does what, and who waits for it: every decision of the pool, as a value.
+//! Every decision of the pool, as a pure state machine over copies, queues and requests.
 //!
 //! ```text
 //!  something happened      what follows              make it so
@@ -7,9 +7,9 @@
 //!      └───────────────── results come back as events ◀───┘
 //! ```
 //!
-//! What is held here holds after every step (`laws` says it as code): memory never exceeds its limit; a part waits in one
-//! line or is in flight in one living copy, or its request has ended; only who has proved itself is given work; nobody
-//! waits for a model that nobody is going to load.
+//! Invariants after every step (checked by `tests/laws`): reserved memory never exceeds its limit; a part waits in one
+//! queue, or is in flight in one live copy, or its request has ended; only tested copies get work; no request waits for
+//! a model that will not be loaded.
 
 mod exit;
 mod memory;
@@ -43,7 +43,7 @@ use crate::request::{AnswerUpdate, ModelAnswer, PartAnswer, RequestPart};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CopyId(pub(crate) u64);
 
-/// A batch given to a copy; numbers only go up, so an answer to an older one is known as such.
+/// A batch sent to a copy. Ids only increase, so answers to older runs are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RunId(pub(crate) u64);
 
@@ -61,11 +61,11 @@ pub(crate) struct SupervisorLimits {
     pub(crate) memory_bytes: u64,
     pub(crate) queue_tokens_max: usize,
     pub(crate) queue_bytes_max: usize,
-    /// Deaths in a row before a place is given up for now, and its owner told.
+    /// Deaths in a row before a slot is given up for now and an escalation is sent.
     pub(crate) deaths_max: u32,
-    /// When it is tried again: by and by, for as long as the pool lives.
+    /// The pause before a given-up slot is tried again, for as long as the pool runs.
     pub(crate) crash_loop_pause: Duration,
-    /// How long somebody waits for a model that has no copy and is about to have one.
+    /// How long a request waits for a model that has no copy but is about to start one.
     pub(crate) copy_wait_max: Duration,
     pub(crate) maintenance_every: Duration,
     pub(crate) idle_max: Option<Duration>,
@@ -82,11 +82,11 @@ pub(crate) enum PoolEvent {
     },
     Cancel(RequestId),
     Loaded(CopyId),
-    /// It says something of its answer, and somebody listens.
+    /// The copy emitted an update and the caller listens.
     Streamed {
         copy: CopyId,
         run: RunId,
-        piece: AnswerUpdate,
+        update: AnswerUpdate,
     },
     Finished {
         copy: CopyId,
@@ -97,14 +97,14 @@ pub(crate) enum PoolEvent {
         copy: CopyId,
         why: ExitReason,
     },
-    /// Its thread has joined, or its process was reaped.
+    /// The thread has joined or the process was reaped.
     Reaped(CopyId),
-    /// Its beacon was read.
+    /// The supervisor thread read the copy's beacon.
     BeaconRead {
         copy: CopyId,
         steps: u64,
     },
-    /// It did not answer a ping.
+    /// The copy did not answer a ping.
     PingUnanswered(CopyId),
     Tick,
     Close {
@@ -127,26 +127,26 @@ pub(crate) enum PoolEffect {
         copy: CopyId,
         run: RunId,
     },
-    /// End when nothing is left to do.
+    /// End once the current work is done.
     Quit(CopyId),
-    /// End now, whatever it does.
+    /// End now.
     Kill(CopyId),
-    /// That is new of the answer.
+    /// The part of an update the caller has not seen.
     Stream {
         request: RequestId,
-        piece: AnswerUpdate,
+        update: AnswerUpdate,
     },
     Answer {
         request: RequestId,
         answer: Result<ModelAnswer, ModelError>,
     },
-    /// It is given no more work.
+    /// The copy gets no more work.
     Removed {
         copy: CopyId,
         model: Arc<str>,
         why: ExitReason,
     },
-    /// The first answer to the known question, for the copies to come.
+    /// The first answer to the golden request; later copies are compared with it.
     StoreReference {
         model: Arc<str>,
         answer: PartAnswer,
@@ -168,7 +168,7 @@ pub(crate) struct Supervisor {
     last_run: u64,
     maintained_at: Duration,
     closes_at: Option<Duration>,
-    /// Answers to what nobody had asked any more.
+    /// Answers to runs that were no longer current.
     stale: u64,
     effects: Vec<PoolEffect>,
 }
@@ -203,7 +203,7 @@ impl Supervisor {
             }
             PoolEvent::Cancel(request) => self.cancel(request),
             PoolEvent::Loaded(copy) => self.loaded(now, copy),
-            PoolEvent::Streamed { copy, run, piece } => self.streamed(copy, run, piece),
+            PoolEvent::Streamed { copy, run, update } => self.streamed(copy, run, update),
             PoolEvent::Finished { copy, run, outcome } => self.done(now, copy, run, outcome),
             PoolEvent::Died { copy, why } => self.mark_dead(now, copy, why),
             PoolEvent::Reaped(copy) => self.reaped(now, copy),
@@ -218,7 +218,7 @@ impl Supervisor {
         std::mem::take(&mut self.effects)
     }
 
-    /// What follows from how things are, whatever brought it about.
+    /// Brings everything in line with the current state, whichever event changed it.
     fn reconcile(&mut self, now: Duration) {
         for request in self.requests.late(now) {
             let Some(pending) = self.requests.get(request) else { continue };
@@ -273,8 +273,9 @@ impl Supervisor {
         let bytes: usize = parts.iter().map(RequestPart::bytes).sum();
         let (tokens_max, bytes_max) = (self.limits.queue_tokens_max, self.limits.queue_bytes_max);
         if tokens > tokens_max || bytes > bytes_max {
-            let than = format!("{tokens} tokens in {bytes} bytes; {model} takes {tokens_max} in {bytes_max}");
-            return Some(ModelError::Input(format!("more than can wait at once: {than}")));
+            let limits =
+                format!("{tokens} tokens in {bytes} bytes; {model} takes {tokens_max} in {bytes_max}");
+            return Some(ModelError::Input(format!("larger than the queue: {limits}")));
         }
         let is_full = served.queue.tokens() + tokens > tokens_max || served.queue.bytes() + bytes > bytes_max;
         let copies = served.slots.iter().filter(|slot| slot.copy.is_some()).count();
@@ -282,7 +283,7 @@ impl Supervisor {
         is_full.then(|| ModelError::Full { model: model.to_string(), retry_after })
     }
 
-    /// Gives what waits to those who are ready.
+    /// Sends queued parts to ready copies.
     fn dispatch(&mut self, now: Duration, model: &Arc<str>) {
         loop {
             let Some(served) = self.served.get_mut(model) else { return };
@@ -319,7 +320,7 @@ impl Supervisor {
         }
     }
 
-    /// Has it answer the question whose answer is known. It is given nothing else until it has.
+    /// Sends the golden request; the copy gets no other work until it has answered.
     fn self_test(&mut self, now: Duration, id: CopyId) {
         let run = self.next_run();
         let Some(copy) = self.copies.get_mut(&id) else { return };
@@ -349,15 +350,15 @@ impl Supervisor {
         }
     }
 
-    /// A ping that is not answered is no verdict, as a starved machine answers late: it is a reason to ask it something
-    /// real, and to give it nothing until it has answered.
+    /// An unanswered ping is no verdict, because an overloaded machine answers late. The copy is tested with the golden
+    /// request and gets no work until it has passed.
     fn ping_unanswered(&mut self, now: Duration, id: CopyId) {
         if self.copies.get(&id).is_some_and(ModelCopy::is_ready) {
             self.self_test(now, id);
         }
     }
 
-    /// Asks those that have nothing to do what they have to know, and lets those go that nobody has used for long.
+    /// Tests idle copies with the golden request, and drains copies unused for too long.
     fn maintain(&mut self, now: Duration) {
         if now < self.maintained_at + self.limits.maintenance_every {
             return;

@@ -1,8 +1,8 @@
-//! What the pool's shared state is guarded by. In this crate's own unit tests it is shuttle's, which tries one schedule
-//! after the other; everywhere else it is the standard library's.
+//! The locks and threads of the pool's shared state. Unit tests of this crate use shuttle's versions, which explore
+//! many schedules; all other builds use the standard library.
 //!
-//! So a unit test in this crate that has a [`Pool`](crate::Pool) runs inside `shuttle::check_random`; tests with real
-//! threads and processes stand in `tests/`.
+//! A unit test in this crate that creates a [`ModelPool`](crate::ModelPool) therefore runs inside
+//! `shuttle::check_random`; tests with real threads and processes are in `tests/`.
 
 #[cfg(not(test))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ pub(crate) use shuttle::thread;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// A thread that panicked with the lock in its hands left a state that is whole: a step is taken or it is not.
+/// A poisoned lock is safe to use: every step either completes or changes nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -35,19 +35,19 @@ pub(crate) fn wait_for<'a, T>(
     condvar.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
 }
 
-/// Shuttle's time never passes: what is tried with it may not depend on it.
+/// Time does not pass under shuttle, so explored tests must not depend on it.
 #[cfg(test)]
 pub(crate) fn wait_for<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>, _: Duration) -> MutexGuard<'a, T> {
     wait(condvar, guard)
 }
 
-/// Joining it will not wait.
+/// True if joining would not block.
 #[cfg(not(test))]
 pub(crate) fn is_finished(handle: &thread::JoinHandle<()>) -> bool {
     handle.is_finished()
 }
 
-/// Shuttle knows no such question; there joining waits, and is explored.
+/// Shuttle has no such query; joining may block there, and is explored.
 #[cfg(test)]
 pub(crate) fn is_finished(_: &thread::JoinHandle<()>) -> bool {
     true

@@ -51,8 +51,8 @@ fn six_watching_takes_less_than_a_hundredth_of_a_core() {
     };
     let (before, began) = (spent(), Instant::now());
     let busy: Vec<_> = ["in", "out", "in", "out"].iter().map(|model| ask(model, "!busy 4000")).collect();
-    for ticket in busy {
-        ticket.wait().unwrap();
+    for pending in busy {
+        pending.wait().unwrap();
     }
     let (spent, passed) = (spent() - before, began.elapsed());
     println!("{spent:?} in {passed:?}");

@@ -65,8 +65,8 @@ fn kill_one(fixture: &PoolFixture, round: usize) {
     let seen =
         fixture.until("at work", |model| !is_busy || model.copies.iter().all(|copy| copy.in_flight > 0));
     kill(seen.copies.iter().find(|copy| copy.id == victim).unwrap().pid.unwrap(), Signal::KILL);
-    for ticket in asked.into_iter().flatten() {
-        ticket.wait().unwrap();
+    for pending in asked.into_iter().flatten() {
+        pending.wait().unwrap();
     }
     fixture.embed("well").unwrap();
     fixture.until("seen", |model| model.deaths.get("exited") == Some(&(round as u64 + 1)));

@@ -26,7 +26,7 @@ use remuda_core::service::{
     SubmitOutcome,
 };
 use remuda_core::wire::metric::MODELS_METRIC;
-use remuda_models::{Call, Failure, Pool, PoolError, Ticket};
+use remuda_models::{CallOptions, InferenceError, ModelPool, ModelError, PendingAnswer};
 use remuda_net::secret::Secret;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -60,7 +60,7 @@ pub(crate) struct ModelService {
 enum CallOutcome {
     Accepted {
         model: String,
-        ticket: Ticket,
+        ticket: PendingAnswer,
     },
     /// The pool is full or closing: neither the job's nor the worker's fault.
     Busy(String),
@@ -69,7 +69,7 @@ enum CallOutcome {
 /// Shared by the service and its background tasks.
 #[derive(Clone, Debug)]
 struct ModelContext {
-    pool: Pool,
+    pool: ModelPool,
     events: Events,
     reports: LiveReports,
     blobs: BlobLink,
@@ -198,11 +198,11 @@ impl ModelContext {
         let job = ModelJob::parse(&request.workflow, &self.pool)?;
         let (model, request) = job.into_request(&self.blobs).await?;
         let (pool, name) = (self.pool.clone(), model.clone());
-        let called = tokio::task::spawn_blocking(move || pool.call(&name, request, Call::default())).await;
+        let called = tokio::task::spawn_blocking(move || pool.call(&name, request, CallOptions::default())).await;
         let ticket = called.map_err(|panicked| Refused::new(ServiceFault::Died, panicked.to_string()))?;
         match ticket {
             Ok(ticket) => Ok(CallOutcome::Accepted { model, ticket }),
-            Err(error @ (PoolError::Full { .. } | PoolError::Closing)) => {
+            Err(error @ (ModelError::Full { .. } | ModelError::Closing)) => {
                 Ok(CallOutcome::Busy(error.to_string()))
             }
             Err(error) => Err(Refused::new(fault(&error), error.to_string())),
@@ -214,12 +214,12 @@ impl ModelContext {
         job: JobId,
         attempt: Attempt,
         model: &str,
-        mut ticket: Ticket,
+        mut ticket: PendingAnswer,
     ) -> AttemptEnd {
         let (mut streamed, mut steps) = (StreamedAnswer::default(), self.count_steps(model));
         loop {
             let phase = tokio::select! {
-                piece = ticket.piece() => {
+                piece = ticket.next_update() => {
                     let Some(piece) = piece else { break };
                     let (message, progress, phase) = streamed.report(piece);
                     self.reports.add(job, attempt, message, progress);
@@ -265,28 +265,28 @@ impl ModelContext {
 }
 
 /// Whose fault it is that a call was refused.
-fn fault(error: &PoolError) -> ServiceFault {
+fn fault(error: &ModelError) -> ServiceFault {
     match error {
-        PoolError::Input(_) | PoolError::WrongCapability { .. } => ServiceFault::Graph,
-        PoolError::UnknownModel { .. } | PoolError::NoWorkers { .. } => ServiceFault::Missing,
-        PoolError::Failed { failure, .. } => match failure {
-            Failure::Input(_) => ServiceFault::Graph,
-            Failure::OutOfMemory(_) => ServiceFault::Memory,
-            Failure::Engine(_) | Failure::Poisoned(_) => ServiceFault::Died,
-            Failure::Stopped => ServiceFault::Lost,
+        ModelError::Input(_) | ModelError::WrongCapability { .. } => ServiceFault::Graph,
+        ModelError::UnknownModel { .. } | ModelError::NoWorkers { .. } => ServiceFault::Missing,
+        ModelError::Failed { failure, .. } => match failure {
+            InferenceError::Input(_) => ServiceFault::Graph,
+            InferenceError::OutOfMemory(_) => ServiceFault::Memory,
+            InferenceError::Engine(_) | InferenceError::Poisoned(_) => ServiceFault::Died,
+            InferenceError::Stopped => ServiceFault::Lost,
         },
-        PoolError::Differs { .. } => ServiceFault::Died,
-        PoolError::Full { .. } | PoolError::Deadline { .. } | PoolError::Cancelled | PoolError::Closing => {
+        ModelError::Diverged { .. } => ServiceFault::Died,
+        ModelError::Full { .. } | ModelError::Deadline { .. } | ModelError::Cancelled | ModelError::Closing => {
             ServiceFault::Lost
         }
     }
 }
 
 /// Whose fault it is that there is no answer.
-fn cause(error: &PoolError) -> Cause {
+fn cause(error: &ModelError) -> Cause {
     match error {
         // The pool was given more than it can take: neither the job's nor the worker's fault.
-        PoolError::Full { .. } | PoolError::Cancelled | PoolError::Closing => Cause::Plane,
+        ModelError::Full { .. } | ModelError::Cancelled | ModelError::Closing => Cause::Plane,
         error => fault(error).cause(),
     }
 }
@@ -297,18 +297,18 @@ mod tests {
 
     #[test]
     fn pool_errors_have_a_cause() {
-        let failed = |failure| PoolError::Failed { model: "m".to_owned(), failure };
+        let failed = |failure| ModelError::Failed { model: "m".to_owned(), failure };
         let text = || "…".to_owned();
         for (error, expected) in [
-            (PoolError::Input(text()), Cause::Job),
-            (failed(Failure::Input(text())), Cause::Job),
-            (failed(Failure::OutOfMemory(text())), Cause::Worker),
-            (PoolError::NoWorkers { model: text(), why: text() }, Cause::Worker),
-            (failed(Failure::Engine(text())), Cause::Service),
-            (failed(Failure::Poisoned(text())), Cause::Service),
-            (PoolError::Differs { model: text() }, Cause::Service),
-            (PoolError::Full { model: text(), retry_after: Duration::ZERO }, Cause::Plane),
-            (PoolError::Closing, Cause::Plane),
+            (ModelError::Input(text()), Cause::Job),
+            (failed(InferenceError::Input(text())), Cause::Job),
+            (failed(InferenceError::OutOfMemory(text())), Cause::Worker),
+            (ModelError::NoWorkers { model: text(), why: text() }, Cause::Worker),
+            (failed(InferenceError::Engine(text())), Cause::Service),
+            (failed(InferenceError::Poisoned(text())), Cause::Service),
+            (ModelError::Diverged { model: text() }, Cause::Service),
+            (ModelError::Full { model: text(), retry_after: Duration::ZERO }, Cause::Plane),
+            (ModelError::Closing, Cause::Plane),
         ] {
             assert_eq!(cause(&error), expected, "{error:?}");
         }

@@ -10,7 +10,7 @@ use remuda_core::agent::{AgentDeadlines, AgentTimeouts};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
 use remuda_core::need::Capabilities;
 use remuda_core::wire::metric::MODEL_LABEL;
-use remuda_models::Pool;
+use remuda_models::ModelPool;
 use remuda_net::http_client::Credentials;
 
 use crate::start_check::StartChecks;
@@ -134,7 +134,7 @@ impl ComfyuiOptions {
 /// The models that a worker serves from its own process.
 #[derive(Clone, Debug)]
 pub struct ModelsOptions {
-    pub pool: Pool,
+    pub pool: ModelPool,
 }
 
 impl ModelsOptions {

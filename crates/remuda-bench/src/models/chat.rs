@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use remuda_models::request::{Chat, Message, Sampling};
-use remuda_models::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engines};
+use remuda_models::request::{Chat, ChatMessage, Sampling};
+use remuda_models::{CallOptions, ModelSpec, PartAnswer, ModelPool, ModelPoolSettings, ModelRequest, engines};
 
 use super::cpu_time::median;
 use super::supervision::{self, Used};
@@ -16,7 +16,7 @@ const TOKENS: u32 = 128;
 const NOTE: &str = "on a Zen 4 core llama.cpp says 109 and 75 are wanted";
 
 pub(crate) async fn measure(table: &mut Figures, model: &Path) -> anyhow::Result<()> {
-    let pool = Pool::start(PoolSettings::default(), engines());
+    let pool = ModelPool::start(ModelPoolSettings::default(), engines());
     pool.add(ModelSpec::new("chat", model))?;
     print_line(&pool, 4).await?;
     let mut rates = Vec::new();
@@ -30,12 +30,12 @@ pub(crate) async fn measure(table: &mut Figures, model: &Path) -> anyhow::Result
     Ok(())
 }
 
-async fn print_line(pool: &Pool, tokens: u32) -> anyhow::Result<u32> {
+async fn print_line(pool: &ModelPool, tokens: u32) -> anyhow::Result<u32> {
     let content = "Tell me everything you know about horses, at length.".to_owned();
-    let messages = vec![Message { role: "user".to_owned(), content }];
+    let messages = vec![ChatMessage { role: "user".to_owned(), content }];
     let sampling = Sampling { tokens_max: Some(tokens), ..Sampling::default() };
-    let request = Request::TextToText(Chat { messages, sampling });
-    let answer = pool.call("chat", request, Call::default())?.answer().await?;
+    let request = ModelRequest::TextToText(Chat { messages, sampling });
+    let answer = pool.call("chat", request, CallOptions::default())?.answer().await?;
     match answer.parts.first().context("no answer")? {
         PartAnswer::Text(generated) => Ok(generated.tokens),
         other => bail!("a conversation was answered with {other:?}"),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use remuda_models::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Precision, Request, engines};
+use remuda_models::{CallOptions, ModelSpec, PartAnswer, ModelPool, ModelPoolSettings, Precision, ModelRequest, engines};
 
 use super::cpu_time::{self, median};
 use super::python_baseline::{OTHERS, PythonBaseline};
@@ -61,8 +61,8 @@ fn show(table: &mut Figures, workload: &str, rates: &BTreeMap<&str, f64>) {
 }
 
 /// One pool for each, so that none waits for another's memory.
-fn pool(model: &Path, precision: Precision, threads: u32) -> anyhow::Result<Pool> {
-    let pool = Pool::start(PoolSettings::default(), engines());
+fn pool(model: &Path, precision: Precision, threads: u32) -> anyhow::Result<ModelPool> {
+    let pool = ModelPool::start(ModelPoolSettings::default(), engines());
     pool.add(ModelSpec { precision, threads, ..ModelSpec::new("embed", model) })?;
     Ok(pool)
 }
@@ -85,14 +85,14 @@ fn workloads(model: &Path) -> anyhow::Result<Vec<(String, Vec<String>)>> {
     let spec = ModelSpec::new("embed", model);
     let words = engines().find(&spec)?.0.prepare(&spec)?;
     let request =
-        Request::TextEmbedding { texts: workloads.iter().flat_map(|(_, texts)| texts.clone()).collect() };
-    let lengths: Vec<usize> = words.prepare(request)?.iter().map(remuda_models::Part::tokens).collect();
+        ModelRequest::TextEmbedding { texts: workloads.iter().flat_map(|(_, texts)| texts.clone()).collect() };
+    let lengths: Vec<usize> = words.prepare(request)?.iter().map(remuda_models::RequestPart::tokens).collect();
     let wanted = [32; 41].into_iter().chain([128; 41]).chain(texts::MIXED);
     ensure!(wanted.eq(lengths), "the texts are not as long in this model's tokens as they should be");
     Ok(workloads)
 }
 
-async fn rate(pool: &Pool, texts: &[String], seconds: f64) -> anyhow::Result<f64> {
+async fn rate(pool: &ModelPool, texts: &[String], seconds: f64) -> anyhow::Result<f64> {
     vectors(pool, texts).await?;
     let (began, mut count) = (cpu_time::own()?, 0);
     loop {
@@ -105,9 +105,9 @@ async fn rate(pool: &Pool, texts: &[String], seconds: f64) -> anyhow::Result<f64
     }
 }
 
-pub(crate) async fn vectors(pool: &Pool, texts: &[String]) -> anyhow::Result<Vec<Vec<f32>>> {
-    let request = Request::TextEmbedding { texts: texts.to_vec() };
-    let answer = pool.call("embed", request, Call::default())?.answer().await?;
+pub(crate) async fn vectors(pool: &ModelPool, texts: &[String]) -> anyhow::Result<Vec<Vec<f32>>> {
+    let request = ModelRequest::TextEmbedding { texts: texts.to_vec() };
+    let answer = pool.call("embed", request, CallOptions::default())?.answer().await?;
     answer
         .parts
         .into_iter()

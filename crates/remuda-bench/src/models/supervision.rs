@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use remuda_models::fake::Fake;
-use remuda_models::{Isolation, ModelSpec, Pool, PoolSettings, engines};
+use remuda_models::fake::FakeEngine;
+use remuda_models::{Isolation, ModelSpec, ModelPool, ModelPoolSettings, engines};
 
 use super::cpu_time::{self, median};
 use super::{embed, texts};
@@ -40,9 +40,9 @@ fn batch() -> Vec<String> {
     (0..BATCH).map(|number| texts::of_length(LENGTH, number)).collect()
 }
 
-async fn pool(spec: ModelSpec, settings: PoolSettings) -> anyhow::Result<Pool> {
+async fn pool(spec: ModelSpec, settings: ModelPoolSettings) -> anyhow::Result<ModelPool> {
     let name = spec.name.clone();
-    let pool = Pool::start(settings, engines().with(Fake));
+    let pool = ModelPool::start(settings, engines().with(FakeEngine));
     pool.add(spec)?;
     until(|| pool.has_alive_workers(&name)).await.context("the model did not get ready")?;
     Ok(pool)
@@ -58,12 +58,12 @@ async fn until(is_so: impl Fn() -> bool) -> anyhow::Result<Duration> {
     Ok(began.elapsed())
 }
 
-pub(crate) fn end(pool: &Pool) {
+pub(crate) fn end(pool: &ModelPool) {
     pool.close(Duration::ZERO);
 }
 
 /// The process of its first copy that has one.
-fn child(pool: &Pool) -> Option<u32> {
+fn child(pool: &ModelPool) -> Option<u32> {
     pool.snapshot().models.iter().flat_map(|model| &model.copies).find_map(|copy| copy.pid)
 }
 
@@ -71,18 +71,18 @@ fn child(pool: &Pool) -> Option<u32> {
 pub(crate) struct Used(Duration);
 
 impl Used {
-    pub(crate) fn by(pool: &Pool) -> anyhow::Result<Self> {
+    pub(crate) fn by(pool: &ModelPool) -> anyhow::Result<Self> {
         let child = child(pool).map_or(Ok(Duration::ZERO), |pid| cpu_time::of(&pid.to_string()))?;
         Ok(Used(cpu_time::own()? + child))
     }
 
-    pub(crate) fn since(&self, pool: &Pool) -> anyhow::Result<Duration> {
+    pub(crate) fn since(&self, pool: &ModelPool) -> anyhow::Result<Duration> {
         Ok(Used::by(pool)?.0.saturating_sub(self.0))
     }
 }
 
 /// Processor time of a request.
-async fn cost(pool: &Pool, texts: &[String], seconds: f64) -> anyhow::Result<f64> {
+async fn cost(pool: &ModelPool, texts: &[String], seconds: f64) -> anyhow::Result<f64> {
     let (used, mut count) = (Used::by(pool)?, 0);
     loop {
         embed::vectors(pool, texts).await?;
@@ -95,7 +95,7 @@ async fn cost(pool: &Pool, texts: &[String], seconds: f64) -> anyhow::Result<f64
 }
 
 /// What one costs more than the other, in hundredths, taking turns.
-async fn dearer(one: &Pool, other: &Pool, seconds: f64) -> anyhow::Result<(f64, f64)> {
+async fn dearer(one: &ModelPool, other: &ModelPool, seconds: f64) -> anyhow::Result<(f64, f64)> {
     let texts = batch();
     let (mut ratios, mut costs) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -108,8 +108,8 @@ async fn dearer(one: &Pool, other: &Pool, seconds: f64) -> anyhow::Result<(f64, 
 
 async fn boundary(table: &mut Figures, model: &Path, seconds: f64) -> anyhow::Result<()> {
     let spec = |isolation| ModelSpec { isolation, ..ModelSpec::new("embed", model) };
-    let thread = pool(spec(Isolation::Thread), PoolSettings::default()).await?;
-    let process = pool(spec(Isolation::Process), PoolSettings::default()).await?;
+    let thread = pool(spec(Isolation::Thread), ModelPoolSettings::default()).await?;
+    let process = pool(spec(Isolation::Process), ModelPoolSettings::default()).await?;
     let (percent, cost) = dearer(&thread, &process, seconds).await?;
     let note =
         format!("more CPU than in a thread, at {cost:.1} ms for {BATCH} × {LENGTH} tokens; wanted: < 1");
@@ -120,7 +120,7 @@ async fn boundary(table: &mut Figures, model: &Path, seconds: f64) -> anyhow::Re
 
 async fn checks(table: &mut Figures, model: &Path, seconds: f64) -> anyhow::Result<()> {
     let spec = || ModelSpec { isolation: Isolation::Process, ..ModelSpec::new("embed", model) };
-    let every = |maintenance_every| PoolSettings { maintenance_every, ..PoolSettings::default() };
+    let every = |maintenance_every| ModelPoolSettings { maintenance_every, ..ModelPoolSettings::default() };
     let never = pool(spec(), every(Duration::from_secs(3600))).await?;
     let often = pool(spec(), every(Duration::from_secs(1))).await?;
     let (percent, _) = dearer(&never, &often, seconds).await?;

@@ -1,4 +1,4 @@
-//! What a pool and its child processes say to each other: a length, and that many bytes.
+//! The protocol between a pool and its child processes: a length, then that many bytes of postcard.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::spec::ModelSpec;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToChild {
-    /// The first frame, and only the first.
+    /// Always the first frame, and sent once.
     Load(ModelSpec),
     Work {
         run: u64,
@@ -30,24 +30,25 @@ pub(crate) enum ToChild {
 pub(crate) enum FromChild {
     Loaded,
     NotLoaded(LoadError),
-    AnswerUpdate { run: u64, piece: AnswerUpdate },
+    Update { run: u64, update: AnswerUpdate },
     Done { run: u64, outcome: Result<Vec<PartAnswer>, InferenceError> },
     Pong { nonce: u64, steps: u64 },
     Panicked(String),
 }
 
-/// A picture of the largest size a plane accepts, several times over.
+/// Several times the largest image a plane accepts.
 const FRAME_MAX: u32 = 512 << 20;
 
 pub(crate) fn write(to: &mut impl Write, frame: &impl Serialize) -> io::Result<()> {
     let mut bytes = postcard::to_extend(frame, vec![0; 4]).map_err(io::Error::other)?;
     let length = u32::try_from(bytes.len() - 4).ok().filter(|length| *length <= FRAME_MAX);
-    let length = length.ok_or_else(|| io::Error::other(format!("a frame of {} bytes", bytes.len())))?;
+    let length =
+        length.ok_or_else(|| io::Error::other(format!("a frame of {} bytes is too large", bytes.len())))?;
     bytes[..4].copy_from_slice(&length.to_le_bytes());
     to.write_all(&bytes)
 }
 
-/// The next frame; nothing if the other side has ended.
+/// The next frame, or `None` when the other side has closed.
 pub(crate) fn read<F: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<F>> {
     let mut length = [0; 4];
     match from.read_exact(&mut length) {
@@ -56,10 +57,13 @@ pub(crate) fn read<F: DeserializeOwned>(from: &mut impl Read) -> io::Result<Opti
     }
     let length = u32::from_le_bytes(length);
     if length > FRAME_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {length} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a frame of {length} bytes is too large"),
+        ));
     }
     let mut bytes = Vec::new();
-    // Grows as bytes come, so that a length alone takes no memory.
+    // Grows as bytes arrive, so a forged length alone allocates nothing.
     let got = from.take(u64::from(length)).read_to_end(&mut bytes)?;
     if got < length as usize {
         return Ok(None);
@@ -72,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_what_is_cut_short_is_the_end() {
+    fn frames_round_trip_and_a_truncated_frame_reads_as_the_end() {
         let parts = vec![Arc::new(RequestPart::Tokens(vec![1, 2, 3]))];
         let mut bytes = Vec::new();
         write(&mut bytes, &ToChild::Work { run: 7, parts: parts.clone() }).unwrap();
@@ -84,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_an_error_and_takes_no_memory() {
+    fn malformed_frames_are_errors_and_allocate_nothing() {
         assert!(read::<ToChild>(&mut &[255, 255, 255, 255, 0][..]).is_err());
         assert!(read::<ToChild>(&mut &[1, 0, 0, 0, 99][..]).is_err());
     }

@@ -23,14 +23,14 @@ impl TextToImage for Echo {
         &mut self,
         draw: &ImagePrompt,
         beacon: &Beacon,
-        say: &mut dyn FnMut(AnswerUpdate),
+        emit: &mut dyn FnMut(AnswerUpdate),
     ) -> Result<Vec<u8>, InferenceError> {
         fault::is_usable(&self.path)?;
         self.answered += 1;
         let steps = draw.steps.unwrap_or(STEPS).max(1);
         for step in 1..=steps {
             beacon.step()?;
-            say(AnswerUpdate::Progress(step as f32 / steps as f32));
+            emit(AnswerUpdate::Progress(step as f32 / steps as f32));
         }
         if let Some((_, fault, _)) = InjectedFault::find(&draw.prompt) {
             fault.happen(&self.path, beacon)?;

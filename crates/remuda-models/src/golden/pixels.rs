@@ -1,14 +1,14 @@
-//! Whether two pictures are the same one, but for rounding.
+//! Compares two images, allowing for rounding.
 
 use std::io::Cursor;
 
-/// How far two pictures of the same question may be apart, as the mean over all numbers of 255. Threads, SIMD registers
-/// and GPUs add in another order, which moves a number by one here and there; all weights rounded to 16 bits, which is
-/// far more, move the mean by 0.1. Other weights move it by 10 to 100, and a hundredth of them lost by 4 to 40. Where rot
-/// hit what the question does not touch, as the rows of other words, the picture says nothing.
+/// The largest mean difference per channel (of 255) between two images that count as equal. Threads, SIMD widths and
+/// GPUs add in another order, which moves single values by one; rounding all weights to 16 bits, which is far more,
+/// moves the mean by 0.1. Other weights move it by 10 to 100, and a hundredth of them lost by 4 to 40. Corruption in
+/// weights the golden prompt does not use, such as the embeddings of other tokens, is not detected.
 const LEVELS_MAX: f64 = 1.0;
 
-/// Many times what a known question asks for; a header that claims more is none of ours.
+/// Many times the size of a golden image; a header that claims more is not ours.
 const BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug, PartialEq)]
@@ -30,20 +30,20 @@ impl Pixels {
         Ok(Pixels { size: (frame.width, frame.height), kind: (frame.color_type, frame.bit_depth), levels })
     }
 
-    /// How the other differs from this one.
+    /// How the other image differs from this one, if it does.
     pub(super) fn difference(&self, other: &Self) -> Option<String> {
         if (self.size, self.kind) != (other.size, other.kind) {
             let (width, height) = self.size;
             let (other_width, other_height) = other.size;
             return Some(format!(
-                "a picture of {other_width} x {other_height} in {:?} instead of {width} x {height} in {:?}",
+                "an image of {other_width} x {other_height} in {:?} instead of {width} x {height} in {:?}",
                 other.kind, self.kind
             ));
         }
         let apart =
             self.levels.iter().zip(&other.levels).map(|(a, b)| u64::from(a.abs_diff(*b))).sum::<u64>();
         let mean = apart as f64 / self.levels.len().max(1) as f64;
-        (mean > LEVELS_MAX).then(|| format!("a picture that is {mean:.1} levels of 255 off"))
+        (mean > LEVELS_MAX).then(|| format!("an image that differs by {mean:.1} levels of 255"))
     }
 }
 
@@ -61,19 +61,19 @@ mod tests {
     }
 
     #[test]
-    fn rounding_is_no_difference_and_another_picture_or_size_is() {
+    fn rounding_is_no_difference_but_another_image_or_size_is() {
         let read = |size, levels: &[u8]| Pixels::read(&picture(size, levels)).unwrap();
         let known = read((2, 1), &[10, 20, 30, 40, 50, 60]);
         assert_eq!(known.difference(&read((2, 1), &[11, 19, 30, 41, 50, 61])), None);
         let other = known.difference(&read((2, 1), &[10, 20, 30, 40, 50, 70])).unwrap();
-        assert_eq!(other, "a picture that is 1.7 levels of 255 off");
+        assert_eq!(other, "an image that differs by 1.7 levels of 255");
         let turned = known.difference(&read((1, 2), &[10, 20, 30, 40, 50, 60])).unwrap();
         assert!(turned.contains("1 x 2") && turned.contains("2 x 1"), "{turned}");
     }
 
-    /// A file that was cut, or whose header claims more than anybody would draw.
+    /// Truncated files, and a header with an absurd size.
     #[test]
-    fn what_is_no_whole_picture_is_said_to_be_none() {
+    fn incomplete_or_oversized_images_are_errors() {
         let whole = picture((2, 1), &[10, 20, 30, 40, 50, 60]);
         for length in 0..whole.len() - 12 {
             assert!(Pixels::read(&whole[..length]).is_err(), "the first {length} bytes of {}", whole.len());

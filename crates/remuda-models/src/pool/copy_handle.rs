@@ -1,4 +1,4 @@
-//! Where a copy takes its orders from, whatever it runs in.
+//! The pool's side of one running copy: its order queue, its beacon, its thread and process.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,13 +11,12 @@ use crate::request::RequestPart;
 use crate::supervisor::{CopyId, RunId};
 use crate::sync::{Condvar, is_finished, thread};
 
-/// Where a copy takes its orders from.
 pub(super) struct CopyHandle {
     pub(super) orders: VecDeque<CopyOrder>,
     pub(super) order_added: Arc<Condvar>,
     pub(super) beacon: Beacon,
     pub(super) process: Option<Arc<Process>>,
-    /// What the supervisor asked a child last.
+    /// The supervisor's last ping of a child process.
     pub(super) pinged: Option<Nonce>,
     pub(super) thread: Option<thread::JoinHandle<()>>,
     pub(super) quit_requested: bool,
@@ -31,7 +30,7 @@ pub(super) enum CopyOrder {
         parts: Vec<Arc<RequestPart>>,
         is_stopped: bool,
     },
-    /// To child processes; a thread sees its beacon.
+    /// For child processes; a thread reads its beacon.
     Stop(RunId),
     Ping(Nonce),
     Quit,
@@ -71,7 +70,7 @@ impl State {
         self.order(copy, CopyOrder::Quit);
     }
 
-    /// Who has said its last word, and has joined as far as one can see.
+    /// Copies whose thread has reported its exit and can be joined.
     pub(super) fn finished(&mut self) -> Vec<(CopyId, thread::JoinHandle<()>)> {
         let finished: Vec<CopyId> =
             self.copies.iter().filter(|(_, handle)| handle.is_finished()).map(|(copy, _)| *copy).collect();

@@ -1,8 +1,9 @@
-//! Liveness under the names by which it is asked for, as a view of the signals: nobody's life hangs on it.
+//! The liveness queries of the public API (`is_alive`, `validate_workers`, …), as a view of the supervisor's signals.
+//! Supervision does not depend on them.
 //!
-//! A copy is alive if it has not ended, has not been found hung or wrong, and answers a ping from beside its work. A child
-//! process that does not answer in time, while its beacon says nothing against it, is asked something real before it is
-//! given more work; it is not removed for being slow on a busy machine.
+//! A copy is alive if it has not exited, was not found hung or wrong, and its side thread answers a ping. An idle child
+//! process that does not answer in time is tested with the golden request before it gets more work; it is not removed
+//! for being slow on a busy machine.
 
 use std::time::{Duration, Instant};
 
@@ -12,17 +13,17 @@ use super::shared::PoolShared;
 use crate::supervisor::{CopyId, PoolEvent, PoolSnapshot};
 use crate::sync::wait_for;
 
-/// How long an answer to a ping is waited for.
+/// How long a pong is awaited.
 const PONG_MAX: Duration = Duration::from_millis(100);
 
 impl ModelPool {
-    /// Whether this copy lives and may be given work, now or after what it is at.
+    /// Whether this copy is alive and may get work, now or after its current batch.
     pub fn is_alive(&self, worker_id: u64) -> bool {
         self.0.shared.is_alive(CopyId(worker_id))
     }
 
-    /// Reads all signs of life of the model's copies now, and removes who shows none. How many were removed by it; the
-    /// supervisor does the same whenever something happens, so it is seldom more than none.
+    /// Reads the beacons of the model's copies now and removes dead copies. Returns how many were removed; the
+    /// supervisor does the same on every event, so this is usually zero.
     pub fn validate_workers(&self, model: &str) -> usize {
         let shared = &self.0.shared;
         let usable = shared.state().supervisor.usable_copies(model);
@@ -39,7 +40,7 @@ impl ModelPool {
         self.get_alive_worker(model).is_some()
     }
 
-    /// The one with the least to do of those that live.
+    /// The alive copy with the least work.
     pub fn get_alive_worker(&self, model: &str) -> Option<u64> {
         let shared = &self.0.shared;
         let usable = shared.state().supervisor.usable_copies(model);
@@ -55,7 +56,7 @@ impl PoolShared {
         }
         let nonce = state.pings.open(copy);
         if state.copies.get(&copy).is_some_and(|handle| handle.process.is_none()) {
-            // A thread has no other thread beside it: that it has not ended, and was not given up, is its pong.
+            // A thread copy has no side thread: not having exited and not having been given up counts as its pong.
             state.pings.answer(copy, nonce);
         } else {
             state.order(copy, CopyOrder::Ping(nonce));
@@ -73,7 +74,7 @@ impl PoolShared {
         if is_alive && !is_answered && !is_watched {
             self.apply(PoolEvent::PingUnanswered(copy));
         }
-        // Of one at work the beacon decides, and it has not decided against it.
+        // For a working copy the beacon decides, and it has not decided against this one.
         is_alive && (is_answered || is_watched)
     }
 

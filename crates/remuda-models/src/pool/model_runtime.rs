@@ -1,4 +1,4 @@
-//! What it takes to run copies of one model, and the answer they are known by.
+//! Everything needed to run copies of one model, and the file of its golden answer.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,12 +22,12 @@ pub(crate) struct ModelRuntime {
     pub(super) backend: Arc<dyn Backend>,
     pub(super) prepare: Arc<dyn Prepare>,
     pub(super) child: ChildCommand,
-    /// Where the answer to its known question is kept over starts.
+    /// Where the golden answer is stored between starts.
     pub(super) golden: Option<PathBuf>,
 }
 
 impl ModelRuntime {
-    /// A copy's whole life, on its own thread.
+    /// Runs a copy on the current thread until it ends.
     pub(super) fn run(&self, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) {
         match self.isolation() {
             Isolation::Process => process::run(self, shared, copy, beacon),
@@ -42,7 +42,7 @@ impl ModelRuntime {
         }
     }
 
-    /// Known from an earlier start of the same files. What cannot be read is as good as not there.
+    /// The golden answer of an earlier start with the same files. An unreadable file counts as missing.
     pub(super) fn load_reference(&self) -> Option<PartAnswer> {
         let bytes = std::fs::read(self.golden.as_ref()?).ok()?;
         postcard::from_bytes(&bytes).ok()
@@ -53,18 +53,18 @@ impl ModelRuntime {
         let bytes = postcard::to_stdvec(answer).map_err(std::io::Error::other);
         let folder = path.parent().unwrap_or(Path::new("."));
         let written = std::fs::create_dir_all(folder).and(bytes).and_then(|bytes| {
-            // Never half of it: a start in between would find every copy wrong.
+            // Written atomically: half a file would make every copy of the next start look wrong.
             let beside = path.with_extension(format!("{}.part", std::process::id()));
             std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path))
         });
         if let Err(error) = written {
-            warn!(path = %path.display(), %error, "the known answer is not kept; the next start begins without one");
+            warn!(path = %path.display(), %error, "storing the golden answer failed; the next start has none");
         }
     }
 }
 
-/// The name under which the answer of these very files is kept. By size and time of change, not by content: a model that
-/// was replaced begins anew, and one whose bytes rotted is found out.
+/// The file name of the golden answer for these files. Derived from size and modification time, not from content: a
+/// replaced model gets a new answer, and silent corruption of the bytes is detected.
 pub(super) fn fingerprint(spec: &ModelSpec, found: &ModelInfo) -> String {
     let mut hasher = DefaultHasher::new();
     (found.engine, &found.architecture, found.device, spec.capability, format!("{:?}", spec.precision))

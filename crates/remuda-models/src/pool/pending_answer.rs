@@ -1,4 +1,4 @@
-//! What whoever asked something has in hand: pieces of the answer as they come, and the answer.
+//! The caller's side of a request: updates while the answer is computed, then the answer.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,23 +10,24 @@ use crate::failure::ModelError;
 use crate::request::{AnswerUpdate, ModelAnswer};
 use crate::supervisor::RequestId;
 
-/// On which terms something is asked.
+/// The options of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallOptions {
-    /// Past it nobody waits for the answer any more.
+    /// After this time the request fails with [`ModelError::Deadline`].
     pub deadline: Option<Instant>,
 }
 
-/// A request somebody waits for. Whoever drops it wants no answer any more: what of it waits is dropped at once, and
-/// what runs stops within one step of its copy, unless others wait for answers from the same batch.
+/// A submitted request. Dropping it cancels: queued parts are removed at once, and a running batch stops within one
+/// step of its copy unless other requests share the batch.
 ///
-/// If a copy dies, its requests go on to another and begin anew there. Of an answer that was being said, only what is new
-/// is heard; if it becomes another text than it began as, it fails with [`ModelError::Diverged`].
+/// If a copy dies, its requests move to another copy and are computed again from the start. Of a streamed text only the
+/// new part is delivered; if the second text differs from the streamed one, the request fails with
+/// [`ModelError::Diverged`].
 #[derive(Debug)]
 pub struct PendingAnswer {
     model: String,
     answer: oneshot::Receiver<Result<ModelAnswer, ModelError>>,
-    pieces: mpsc::UnboundedReceiver<AnswerUpdate>,
+    updates: mpsc::UnboundedReceiver<AnswerUpdate>,
     interest: CancelOnDrop,
 }
 
@@ -34,36 +35,36 @@ impl PendingAnswer {
     pub(super) fn new(
         model: String,
         answer: oneshot::Receiver<Result<ModelAnswer, ModelError>>,
-        pieces: mpsc::UnboundedReceiver<AnswerUpdate>,
+        updates: mpsc::UnboundedReceiver<AnswerUpdate>,
         shared: Arc<PoolShared>,
         request: RequestId,
     ) -> Self {
-        PendingAnswer { model, answer, pieces, interest: CancelOnDrop { shared, request } }
+        PendingAnswer { model, answer, updates, interest: CancelOnDrop { shared, request } }
     }
 
-    /// The next thing that is said of the answer while it is made; nothing once it is made.
-    pub async fn piece(&mut self) -> Option<AnswerUpdate> {
-        self.pieces.recv().await
+    /// The next update while the answer is computed; `None` once it is complete.
+    pub async fn next_update(&mut self) -> Option<AnswerUpdate> {
+        self.updates.recv().await
     }
 
     pub async fn answer(self) -> Result<ModelAnswer, ModelError> {
-        let PendingAnswer { model, answer, pieces, interest } = self;
-        drop(pieces);
+        let PendingAnswer { model, answer, updates, interest } = self;
+        drop(updates);
         let answer = answer.await.unwrap_or_else(|_| Err(dropped(model)));
         drop(interest);
         answer
     }
 
-    /// For whoever has no runtime.
+    /// Blocks until the answer is there, for callers without an async runtime.
     pub fn wait(self) -> Result<ModelAnswer, ModelError> {
-        let PendingAnswer { model, answer, pieces, interest } = self;
-        drop(pieces);
+        let PendingAnswer { model, answer, updates, interest } = self;
+        drop(updates);
         let answer = answer.blocking_recv().unwrap_or_else(|_| Err(dropped(model)));
         drop(interest);
         answer
     }
 
-    /// The answer, if there is one by now.
+    /// The answer, if it has arrived.
     pub fn try_answer(&mut self) -> Option<Result<ModelAnswer, ModelError>> {
         match self.answer.try_recv() {
             Ok(answer) => Some(answer),
@@ -74,10 +75,10 @@ impl PendingAnswer {
 }
 
 fn dropped(model: String) -> ModelError {
-    ModelError::NoWorkers { model, why: "the pool is gone".to_owned() }
+    ModelError::NoWorkers { model, why: "the pool was dropped".to_owned() }
 }
 
-/// As long as it lives, somebody wants the answer.
+/// Cancels the request when it is dropped.
 #[derive(Debug)]
 struct CancelOnDrop {
     shared: Arc<PoolShared>,
@@ -90,9 +91,9 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The other end of a ticket.
+/// The pool's side of a [`PendingAnswer`].
 #[derive(Debug)]
 pub(super) struct AnswerSender {
     pub(super) answer: oneshot::Sender<Result<ModelAnswer, ModelError>>,
-    pub(super) pieces: mpsc::UnboundedSender<AnswerUpdate>,
+    pub(super) updates: mpsc::UnboundedSender<AnswerUpdate>,
 }

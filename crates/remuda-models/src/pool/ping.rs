@@ -1,7 +1,7 @@
-//! Questions by which somebody outside may ask for a sign of life, each with a number of its own.
+//! Pings from outside callers, each with its own nonce.
 //!
-//! PendingRequest is never the one that computes: of a thread its exit and its beacon are read, and a child process answers from a
-//! thread beside. An answer that nobody waits for is dropped, whoever it is from: an old pong vouches for nobody.
+//! The computing thread is never pinged: for a thread copy its exit and beacon are read, and a child process answers
+//! from its side thread. A pong with an unknown or closed nonce is dropped, so a late pong proves nothing.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ struct OpenPing {
     is_answered: bool,
 }
 
-/// More are open only if nobody answers: the oldest is given up.
+/// More pings are open only if copies do not answer; then the oldest is dropped.
 const OPEN_MAX: usize = 256;
 
 impl PingTable {
@@ -37,7 +37,7 @@ impl PingTable {
         nonce
     }
 
-    /// True if that was asked, of that copy, and had no answer yet.
+    /// True if this nonce was open for this copy and had no answer yet.
     pub(super) fn answer(&mut self, copy: CopyId, nonce: Nonce) -> bool {
         let open = self.open.get_mut(&nonce).filter(|open| open.copy == copy && !open.is_answered);
         let is_ours = open.is_some();
@@ -67,14 +67,14 @@ mod tests {
 
     /// Faults: T5.
     #[test]
-    fn a_late_pong_and_a_strangers_pong_vouch_for_nobody() {
+    fn late_and_foreign_pongs_are_dropped() {
         let mut pings = PingTable::default();
         let (one, other) = (CopyId(1), CopyId(2));
         let old = pings.open(one);
         pings.close(old);
         let new = pings.open(one);
-        assert!(!pings.answer(one, old), "late: it was given up");
-        assert!(!pings.answer(other, new), "somebody else's question");
+        assert!(!pings.answer(one, old), "late: it was closed");
+        assert!(!pings.answer(other, new), "another copy's ping");
         assert!(!pings.is_answered(new));
         assert!(pings.answer(one, new));
         assert!(!pings.answer(one, new), "twice");

@@ -1,9 +1,9 @@
-//! A copy as a child process, seen from its parent: one thread writes to it, one reads from it and is the first to know
+//! A copy as a child process, seen from the parent: one thread writes to it, another reads from it and notices first
 //! when it ends.
 //!
-//! That the socket has ended is how its end is seen: the kernel closes it when the process is gone, whatever it died of,
-//! in less than a millisecond. It is killed then, in case only the socket was closed, and reaped; only after that its
-//! thread says its last word and the memory is free.
+//! The end of the socket is the exit signal: the kernel closes it within a millisecond when the process ends for any
+//! reason. The child is then killed, in case it only closed the socket, and reaped. Only after that the thread reports
+//! the exit and the memory is released.
 
 use std::ffi::OsString;
 use std::io::{self, BufReader};
@@ -25,13 +25,13 @@ use crate::failure::LoadError;
 use crate::supervisor::{CopyId, ExitReason, PoolEvent, RunId};
 use crate::sync::thread;
 
-/// How a program is started that does nothing but call [`child::run`](crate::child::run).
+/// The command of a program that calls [`child::run`](crate::child::run).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChildCommand {
-    /// By default this very program, even if its file was replaced since it started.
+    /// Default: this program, even if its file was replaced since it started.
     pub program: Option<PathBuf>,
     pub args: Vec<OsString>,
-    /// Variables of this program's environment that a copy has no business with, such as secrets.
+    /// Environment variables to withhold from copies, such as secrets.
     pub without: Vec<OsString>,
 }
 
@@ -51,11 +51,11 @@ impl ChildCommand {
         let mut command = Command::new(program);
         command
             .args(&self.args)
-            // The pools that engines have for a whole process; more threads than asked for take turns on a lock.
+            // The process-wide thread pools of the engines; more threads than configured would only contend.
             .env("RAYON_NUM_THREADS", threads.to_string())
             .env("CANDLE_NUM_THREADS", threads.to_string())
             .stdout(Stdio::null())
-            // What ends this program from the keyboard lets it drain first.
+            // A separate process group, so that Ctrl-C in the terminal lets this program drain first.
             .process_group(0);
         for variable in &self.without {
             command.env_remove(variable);
@@ -64,7 +64,7 @@ impl ChildCommand {
     }
 }
 
-/// What is known of a child besides its frames.
+/// The handle of a child process.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: u32,
@@ -76,7 +76,7 @@ impl Process {
         self.pid
     }
 
-    /// Whatever it does. Who is being reaped already is not waited for.
+    /// Kills the process. Does not wait if it is being reaped already.
     pub(super) fn kill(&self) {
         if let Ok(mut child) = self.child.try_lock() {
             drop(child.kill());
@@ -90,10 +90,10 @@ impl Process {
     }
 }
 
-/// Its whole life, on the thread that reads from it. The kernel ends the child together with this thread.
+/// Runs a copy on the thread that reads from the child. The kernel kills the child when this thread ends.
 pub(super) fn run(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) {
     let why = live(runtime, shared, copy, beacon)
-        .unwrap_or_else(|error| ExitReason::Exited(format!("it could not be started: {error}")));
+        .unwrap_or_else(|error| ExitReason::Exited(format!("start failed: {error}")));
     shared.copy_ended(copy, why);
 }
 
@@ -129,18 +129,18 @@ fn live(
 fn manner(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("with code {code}"),
-        (None, Some(9)) => "killed by signal 9, perhaps for want of memory".to_owned(),
+        (None, Some(9)) => "killed by signal 9, possibly by the OOM killer".to_owned(),
         (None, Some(signal)) => format!("by signal {signal}"),
         (None, None) => status.to_string(),
     }
 }
 
-/// Carries orders to the child until it is told to end or cannot be reached; then the one who reads knows more.
+/// Sends orders to the child until the copy has to quit or the socket fails; the reading thread then learns the cause.
 fn write(mut to_child: UnixStream, spec: crate::ModelSpec, shared: &PoolShared, copy: CopyId) {
     let mut reached = frame::write(&mut to_child, &ToChild::Load(spec));
     loop {
         let frame = match shared.next_order(copy) {
-            // If it was stopped before it was sent, the stop is the next order.
+            // If the run was stopped before it was sent, the stop is the next order.
             CopyOrder::Run { run: RunId(run), parts, .. } => ToChild::Work { run, parts },
             CopyOrder::Stop(RunId(run)) => ToChild::Stop { run },
             CopyOrder::Ping(Nonce(nonce)) => ToChild::Ping { nonce },
@@ -156,7 +156,7 @@ fn write(mut to_child: UnixStream, spec: crate::ModelSpec, shared: &PoolShared, 
     drop(to_child.shutdown(Shutdown::Write));
 }
 
-/// Everything the child says, until it says no more; its last words, if it had any.
+/// Handles the child's frames until the socket closes. Returns the exit reason if the child reported one.
 fn read(
     from_child: UnixStream,
     shared: &Arc<PoolShared>,
@@ -167,7 +167,7 @@ fn read(
     loop {
         match frame::read(&mut from_child) {
             Ok(Some(FromChild::Loaded)) => shared.apply(PoolEvent::Loaded(copy)),
-            Ok(Some(FromChild::AnswerUpdate { run, piece })) => shared.stream(copy, RunId(run), piece),
+            Ok(Some(FromChild::Update { run, update })) => shared.stream(copy, RunId(run), update),
             Ok(Some(FromChild::Done { run, outcome })) => {
                 shared.apply(PoolEvent::Finished { copy, run: RunId(run), outcome });
             }
@@ -177,9 +177,9 @@ fn read(
             Ok(Some(FromChild::Panicked(what))) => return Some(ExitReason::Panicked(what)),
             Ok(None) => return None,
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Some(ExitReason::Exited(format!("it spoke nonsense: {error}")));
+                return Some(ExitReason::Exited(format!("invalid frame: {error}")));
             }
-            // Reset by the one that died.
+            // Connection reset by the dying child.
             Err(_) => return None,
         }
     }

@@ -1,7 +1,7 @@
-//! The supervisor, shared: a lock around its steps, and the hands that carry out what it decides.
+//! The supervisor's state behind a lock, and the execution of its effects.
 //!
-//! Everything quick is done with the lock held, so that it happens in the order in which it was decided: an order is put
-//! into a seat, a stop is set, a ticket is answered. Starting somebody and writing files come after it.
+//! Quick effects run under the lock, so that they happen in the order they were decided: queueing an order, setting a
+//! stop flag, answering a caller. Starting copies and writing files happen after the lock is released.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,11 +24,11 @@ use crate::sync::{Condvar, Mutex, MutexGuard, lock, thread, wait, wait_for};
 
 pub(crate) struct PoolShared {
     state: Mutex<State>,
-    /// The supervisor's, for when something is due earlier than it thinks.
+    /// Wakes the supervisor thread when something is due earlier than it planned.
     supervisor_wake: Condvar,
-    /// Whoever waits for a pong.
+    /// Notified on every pong.
     pub(super) ponged: Condvar,
-    /// Whoever waits for the end.
+    /// Notified when the pool is closed.
     pub(super) ended: Condvar,
     since: Instant,
     pub(super) escalations: broadcast::Sender<Escalation>,
@@ -41,12 +41,12 @@ pub(super) struct State {
     pub(super) pings: PingTable,
     waiting: BTreeMap<RequestId, AnswerSender>,
     last_request: u64,
-    /// Until when the supervisor sleeps.
+    /// When the supervisor thread will wake up.
     sleeps_until: Duration,
     deferred: Vec<DeferredEffect>,
 }
 
-/// What is done without the lock.
+/// Effects that run without the lock.
 enum DeferredEffect {
     Start(CopyId, Arc<ModelRuntime>, Beacon),
     Remember(Arc<ModelRuntime>, PartAnswer),
@@ -81,12 +81,12 @@ impl PoolShared {
         self.since.elapsed()
     }
 
-    /// On the supervisor's clock.
+    /// Converts to the supervisor's clock.
     pub(super) fn at(&self, instant: Instant) -> Duration {
         instant.saturating_duration_since(self.since)
     }
 
-    /// Something happened: decide what follows, and do it.
+    /// Feeds an event to the supervisor and runs the effects.
     pub(super) fn apply(self: &Arc<Self>, event: PoolEvent) {
         let mut state = self.state();
         self.step(&mut state, event);
@@ -95,7 +95,7 @@ impl PoolShared {
         self.run_deferred(deferred);
     }
 
-    /// On which moment it was decided.
+    /// Returns the time of the step.
     fn step(&self, state: &mut State, event: PoolEvent) -> Duration {
         let now = self.now();
         for effect in state.supervisor.step(now, event) {
@@ -125,9 +125,9 @@ impl PoolShared {
                 let process = state.copies.get(&copy).and_then(|handle| handle.process.as_ref());
                 process.inspect(|process| process.kill());
             }
-            PoolEffect::Stream { request, piece } => {
+            PoolEffect::Stream { request, update } => {
                 if let Some(waiting) = state.waiting.get(&request) {
-                    drop(waiting.pieces.send(piece));
+                    drop(waiting.updates.send(update));
                 }
             }
             PoolEffect::Answer { request, answer } => {
@@ -136,7 +136,7 @@ impl PoolShared {
                 }
             }
             PoolEffect::Removed { copy, model, why: ExitReason::Requested } => {
-                info!(worker_id = copy.0, model_key = &*model, "a copy has ended as it was told");
+                info!(worker_id = copy.0, model_key = &*model, "copy ended on request");
             }
             PoolEffect::Removed { copy, model, why } => {
                 warn!(worker_id = copy.0, model_key = &*model, %why, "removed a dead copy");
@@ -146,7 +146,7 @@ impl PoolShared {
                 state.deferred.extend(runtime.map(|runtime| DeferredEffect::Remember(runtime, answer)));
             }
             PoolEffect::Escalate { model, why } => {
-                error!(model_key = &*model, why, "a model cannot be kept alive from here");
+                error!(model_key = &*model, why, "model cannot be kept alive; its owner has to act");
                 drop(self.escalations.send(Escalation { model: model.to_string(), why }));
             }
         }
@@ -177,13 +177,16 @@ impl PoolShared {
                 self.supervisor_wake.notify_all();
             }
             Err(error) => {
-                self.apply(PoolEvent::Died { copy, why: ExitReason::Exited(format!("no thread: {error}")) });
+                self.apply(PoolEvent::Died {
+                    copy,
+                    why: ExitReason::Exited(format!("thread could not be started: {error}")),
+                });
                 self.apply(PoolEvent::Reaped(copy));
             }
         }
     }
 
-    /// The last word of whoever runs a copy: everything it had is dropped.
+    /// Reports the exit of a copy after everything it owned was dropped.
     pub(super) fn copy_ended(self: &Arc<Self>, copy: CopyId, why: ExitReason) {
         self.apply(PoolEvent::Died { copy, why });
         if let Some(handle) = self.state().copies.get_mut(&copy) {
@@ -192,7 +195,7 @@ impl PoolShared {
         self.supervisor_wake.notify_all();
     }
 
-    /// Waits for something to do.
+    /// Blocks until there is an order.
     pub(super) fn next_order(&self, copy: CopyId) -> CopyOrder {
         let mut state = self.state();
         loop {
@@ -210,34 +213,34 @@ impl PoolShared {
         }
     }
 
-    /// A piece of an answer, if the copy is still believed and anybody listens: who waits for the whole alone is bound to
-    /// none of its words.
-    pub(super) fn stream(self: &Arc<Self>, copy: CopyId, run: RunId, piece: AnswerUpdate) {
+    /// Forwards an update if the run is current and the caller listens. A caller that waits only for the complete
+    /// answer is not bound to the text of a dead copy.
+    pub(super) fn stream(self: &Arc<Self>, copy: CopyId, run: RunId, update: AnswerUpdate) {
         let mut state = self.state();
         let request = state.supervisor.streaming_request(copy, run);
         let waiting = request.and_then(|request| state.waiting.get(&request));
-        if waiting.is_none_or(|waiting| waiting.pieces.is_closed()) {
+        if waiting.is_none_or(|waiting| waiting.updates.is_closed()) {
             return;
         }
-        self.step(&mut state, PoolEvent::Streamed { copy, run, piece });
+        self.step(&mut state, PoolEvent::Streamed { copy, run, update });
         let deferred = self.take_deferred(&mut state);
         drop(state);
         self.run_deferred(deferred);
     }
 
-    /// The number of the request, or why it is refused at once.
+    /// Submits a request; an immediate refusal is returned as the error.
     pub(super) fn submit(
         self: &Arc<Self>,
         model: Arc<str>,
         parts: Vec<RequestPart>,
         deadline: Option<Duration>,
-        pieces: tokio::sync::mpsc::UnboundedSender<AnswerUpdate>,
+        updates: tokio::sync::mpsc::UnboundedSender<AnswerUpdate>,
     ) -> Result<(RequestId, AnswerReceiver), ModelError> {
         let (answer, mut answered) = tokio::sync::oneshot::channel();
         let mut state = self.state();
         state.last_request += 1;
         let request = RequestId(state.last_request);
-        state.waiting.insert(request, AnswerSender { answer, pieces });
+        state.waiting.insert(request, AnswerSender { answer, updates });
         self.step(&mut state, PoolEvent::Submit { request, model, parts, deadline });
         let deferred = self.take_deferred(&mut state);
         let is_waiting = state.waiting.contains_key(&request);
@@ -262,11 +265,11 @@ impl PoolShared {
         }
     }
 
-    /// Reads beacons, buries who has ended, and sleeps until something is due; false when all is over.
+    /// Reads beacons, reaps ended copies and sleeps until something is due. False when the pool is closed.
     pub(super) fn supervise_once(self: &Arc<Self>) -> bool {
         let finished = self.state().finished();
         for (copy, handle) in finished {
-            // It has said its last word, and is_finished has seen it off: this does not wait.
+            // The copy has reported its exit and the thread is finished, so this does not block.
             drop(handle.join());
             self.apply(PoolEvent::Reaped(copy));
             self.state().copies.remove(&copy);
@@ -275,7 +278,8 @@ impl PoolShared {
         for copy in state.supervisor.watched().collect::<Vec<_>>() {
             self.read_beacon(&mut state, copy);
         }
-        // What falls due between this moment and the sleep must not be slept over.
+        // Something may become due between this step and the sleep, so the wake-up time is computed from this step's
+        // clock.
         let now = self.step(&mut state, PoolEvent::Tick);
         let deferred = self.take_deferred(&mut state);
         if !deferred.is_empty() {
@@ -303,7 +307,7 @@ impl PoolShared {
     pub(super) fn read_beacon(&self, state: &mut State, copy: CopyId) {
         let Some(handle) = state.copies.get_mut(&copy) else { return };
         let steps = handle.beacon.steps();
-        // One question at a time: a child that answers late on a starved machine still tells of its steps.
+        // One ping at a time, so that a child answering late on an overloaded machine still reports its steps.
         let is_open = handle.pinged.is_some_and(|nonce| state.pings.is_open(nonce));
         if handle.process.is_some() && !is_open {
             handle.pinged.inspect(|nonce| state.pings.close(*nonce));
@@ -322,12 +326,12 @@ impl PoolShared {
 
     pub(super) fn pong(&self, copy: CopyId, nonce: Nonce, beacon: &Beacon, steps: u64) {
         if self.state().pings.answer(copy, nonce) {
-            beacon.heard(steps);
+            beacon.store_steps(steps);
             self.ponged.notify_all();
         }
     }
 
-    /// Its child has ended: who writes to it is done. True if it had been told to end.
+    /// The child has ended, so the writing thread quits. True if the pool had asked it to quit.
     pub(super) fn child_ended(&self, copy: CopyId) -> bool {
         let mut state = self.state();
         let quit_requested = state.copies.get(&copy).is_some_and(|handle| handle.quit_requested);
@@ -338,9 +342,9 @@ impl PoolShared {
 
 type AnswerReceiver = tokio::sync::oneshot::Receiver<Result<ModelAnswer, ModelError>>;
 
-/// More than anybody falls behind with; who does misses the oldest.
+/// Larger than any expected lag; a receiver that lags more loses the oldest escalations.
 const ESCALATIONS_MAX: usize = 64;
-/// How often a thread that has said its last word is looked at until it has joined.
+/// How often a thread that has reported its exit is polled until it can be joined.
 const JOIN_EVERY: Duration = Duration::from_millis(1);
 
 impl fmt::Debug for PoolShared {

@@ -12,7 +12,7 @@ use crate::failure::LoadError;
 use crate::request::RequestPart;
 use crate::supervisor::{CopyId, ExitReason, PoolEvent};
 
-/// Its whole life. However it ends, the model is dropped by then and the last word is said.
+/// Runs a copy on the current thread. However it ends, the model is dropped before the exit is reported.
 pub(super) fn run(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) {
     let life = AssertUnwindSafe(|| live(runtime, shared, copy, beacon));
     let why = catch_unwind(life).unwrap_or_else(|panic| ExitReason::Panicked(message(panic.as_ref())));
@@ -30,10 +30,10 @@ fn live(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: 
         match shared.next_order(copy) {
             CopyOrder::Run { run, parts, .. } => {
                 let batch: Vec<RequestPart> = parts.iter().map(|part| RequestPart::clone(part)).collect();
-                let outcome = model.answer(&batch, beacon, &mut |piece| shared.stream(copy, run, piece));
+                let outcome = model.answer(&batch, beacon, &mut |update| shared.stream(copy, run, update));
                 shared.apply(PoolEvent::Finished { copy, run, outcome });
             }
-            // A thread sees its beacon, and has a supervisor who does.
+            // A thread reads its beacon, and so does the supervisor.
             CopyOrder::Stop(_) | CopyOrder::Ping(_) => {}
             CopyOrder::Quit => return ExitReason::Requested,
         }
@@ -42,5 +42,5 @@ fn live(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: 
 
 pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a word".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no panic message".to_owned())
 }

@@ -1,5 +1,5 @@
-//! What follows from a copy's death: no more work for it, its parts elsewhere, its memory back once it is gone, and
-//! another in its place.
+//! The death of a copy: it gets no more work, its parts move to another copy, its memory is released once it is reaped,
+//! and its slot is filled again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use super::queue::QueuedPart;
 use super::{CopyId, PoolEffect, Supervisor};
 use crate::failure::InferenceError;
 
-/// Two copies that died with the same part in flight: the third is not risked.
+/// A part in flight during two deaths is not given to a third copy.
 const DEATHS_MAX: u32 = 2;
-/// Who was ready for so long did not die of how it was started.
+/// A copy that was ready for this long did not die of a failed start.
 const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 impl Supervisor {
-    /// Our verdict: it did not end by itself, so it has to be ended.
+    /// Kills a copy that did not end by itself.
     pub(super) fn kill_copy(&mut self, now: Duration, id: CopyId, why: ExitReason) {
         self.effects.push(PoolEffect::Kill(id));
         self.mark_dead(now, id, why);
@@ -39,7 +39,7 @@ impl Supervisor {
             *served.counters.deaths.entry(why.name()).or_default() += 1;
             let budget = (self.limits.deaths_max, self.limits.crash_loop_pause);
             if served.slots[slot].died(now, &why, was_stable, budget) {
-                let why = format!("{} deaths in a row, the last: {why}", served.slots[slot].deaths);
+                let why = format!("{} deaths in a row; the last copy {why}", served.slots[slot].deaths);
                 self.effects.push(PoolEffect::Escalate { model: Arc::clone(&model), why });
             }
             if why != ExitReason::Requested {
@@ -55,14 +55,15 @@ impl Supervisor {
         self.effects.push(PoolEffect::Removed { copy: id, model, why });
     }
 
-    /// To another copy, if that is right. What was said of its answer goes with it.
+    /// Returns a part to the queue for another copy, or fails it. The text streamed so far stays with the part.
     fn requeue_after_crash(&mut self, id: CopyId, item: QueuedPart, why: &ExitReason) {
         if *why == ExitReason::Requested {
             return self.requeue(item);
         }
         let deaths = item.deaths + 1;
         if deaths >= DEATHS_MAX {
-            let what = format!("{deaths} copies died at it and it is not given to another; the last {why}");
+            let what =
+                format!("{deaths} copies died while computing it, so it is not retried; the last {why}");
             return self.fail_request(item.request, InferenceError::Engine(what));
         }
         if let Some(served) = self.copies.get(&id).and_then(|copy| self.served.get_mut(&copy.model)) {
@@ -72,7 +73,7 @@ impl Supervisor {
     }
 
     pub(super) fn reaped(&mut self, now: Duration, id: CopyId) {
-        self.mark_dead(now, id, ExitReason::Exited("without a word".to_owned()));
+        self.mark_dead(now, id, ExitReason::Exited("without reporting a reason".to_owned()));
         self.memory.release(id);
         self.copies.remove(&id);
     }

@@ -1,14 +1,14 @@
-//! The life of one copy: one loaded model with somebody who runs it.
+//! The lifecycle of one copy: a loaded model and the thread or process that runs it.
 //!
 //! ```text
-//!            loaded            proved              a batch
-//!  Loading ─────────▶ Proving ─────────▶ Ready ◀──────────────▶ Busy
+//!            loaded           test passed          a batch
+//!  Loading ─────────▶ Testing ─────────▶ Ready ◀──────────────▶ Busy
 //!     │                  │ ▲               │  after a failure,    │
-//!     │                  │ └───────────────┴──now and then────────┘
-//!     │                  │                 └────▶ Draining ◀──────┘   told to end, or making room
+//!     │                  │ └───────────────┴──periodically────────┘
+//!     │                  │                 └────▶ Draining ◀──────┘   quit requested, or evicted
 //!     └──────────────────┴────────┬─────────────────┘
 //!                                 ▼
-//!                             Dead(why) ──joined or reaped──▶ forgotten, its memory given back
+//!                             Dead(reason) ──joined or reaped──▶ removed, its memory released
 //! ```
 //!
 //! Only who is Ready is given work. A dead copy that has not ended is in quarantine: a thread that hangs cannot be ended

@@ -45,20 +45,20 @@ impl StreamedText {
 }
 
 impl Supervisor {
-    pub(super) fn streamed(&mut self, id: CopyId, run: RunId, piece: AnswerUpdate) {
+    pub(super) fn streamed(&mut self, id: CopyId, run: RunId, update: AnswerUpdate) {
         let current = self.copies.get_mut(&id).and_then(|copy| copy.run_mut());
         let Some(current) = current.filter(|current| current.id == run) else { return };
         let Some(item) = current.items.first_mut() else { return };
         let request = item.request;
-        let AnswerUpdate::Text(text) = piece else {
+        let AnswerUpdate::Text(text) = update else {
             // How far something is can be said twice.
-            return self.effects.push(PoolEffect::Stream { request, piece });
+            return self.effects.push(PoolEffect::Stream { request, update });
         };
         let at = current.streamed_bytes;
         current.streamed_bytes += text.len();
         match item.streamed.append(at, &text) {
             Ok(new) if new.is_empty() => {}
-            Ok(new) => self.effects.push(PoolEffect::Stream { request, piece: AnswerUpdate::Text(new) }),
+            Ok(new) => self.effects.push(PoolEffect::Stream { request, update: AnswerUpdate::Text(new) }),
             Err(Diverged) => self.fail_diverged(request),
         }
     }
@@ -74,9 +74,9 @@ mod tests {
         let (mut said, mut heard) = (StreamedText::default(), String::new());
         for run in runs {
             let mut at = 0;
-            for piece in *run {
-                heard.push_str(&said.append(at, piece)?);
-                at += piece.len();
+            for update in *run {
+                heard.push_str(&said.append(at, update)?);
+                at += update.len();
             }
         }
         Ok(heard)

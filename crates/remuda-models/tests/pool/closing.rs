@@ -43,8 +43,8 @@ fn at_its_deadline_closing_answers_everybody_and_leaves_nobody_behind() {
         let began = Instant::now();
         fixture.pool.close(Duration::from_millis(100));
         assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-        for ticket in tickets {
-            assert_eq!(ticket.wait(), Err(ModelError::Closing));
+        for pending in tickets {
+            assert_eq!(pending.wait(), Err(ModelError::Closing));
         }
         assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 0);
         assert!(!pids.iter().any(|pid| is_there(*pid)), "reaped");

@@ -76,14 +76,14 @@ fn stop(pid: u32) {
 fn what_a_killed_process_was_at_goes_on_in_another() {
     let fixture = fixture();
     fixture.embedding(1, KINDS[1]);
-    let ticket = fixture.ask("!hang");
+    let pending = fixture.ask("!hang");
     let pid = fixture.until("at work", |model| model.copies[0].state == "busy").copies[0].pid.unwrap();
     kill(pid, Signal::KILL);
     fixture.until("at work again", |model| {
         model.moved == 1 && model.copies.iter().any(|copy| copy.state == "busy" && copy.pid != Some(pid))
     });
     fixture.release("embed");
-    ticket.wait().unwrap();
+    pending.wait().unwrap();
 }
 
 /// Faults: T2. Its place is tried again by and by: once somebody has mended the model it comes back by itself.
@@ -274,8 +274,8 @@ fn nothing_is_in_flight_once_everybody_has_left_by_whatever_door() {
         assert!(matches!(late.wait(), Err(ModelError::Deadline { .. })));
         let mut tickets = tickets.into_iter();
         drop(tickets.next_back());
-        for ticket in tickets {
-            drop(ticket.wait());
+        for pending in tickets {
+            drop(pending.wait());
         }
         let is_empty = |it: &remuda_models::ModelSnapshot| {
             it.queue_tokens == 0 && it.queue_bytes == 0 && it.copies.iter().all(|copy| copy.in_flight == 0)
@@ -340,8 +340,8 @@ fn when_the_last_copy_dies_for_good_everybody_who_waits_is_told() {
         let waiting: Vec<_> = ["!panic", "a", "b", "c"].iter().map(|text| fixture.ask(text)).collect();
         fixture.release("embed");
         first.wait().unwrap();
-        for ticket in waiting {
-            let refused = ticket.wait().unwrap_err();
+        for pending in waiting {
+            let refused = pending.wait().unwrap_err();
             let ModelError::NoWorkers { why, .. } = refused else { panic!("{refused:?}") };
             assert!(why.contains("a text asked for it"), "{why}");
         }

@@ -38,19 +38,19 @@ fn model(fixture: &PoolFixture) -> ModelSnapshot {
 }
 
 /// All that is heard until nothing more comes.
-async fn hear(ticket: &mut PendingAnswer, said: &mut String) {
-    while let Some(piece) = ticket.piece().await {
+async fn hear(pending: &mut PendingAnswer, said: &mut String) {
+    while let Some(piece) = pending.next_update().await {
         let AnswerUpdate::Text(text) = piece else { panic!("{piece:?}") };
         said.push_str(&text);
     }
 }
 
 /// What was heard of an answer, and what became of it.
-fn listen(mut ticket: PendingAnswer) -> (String, Result<ModelAnswer, ModelError>) {
+fn listen(mut pending: PendingAnswer) -> (String, Result<ModelAnswer, ModelError>) {
     block_on(async {
         let mut said = String::new();
-        hear(&mut ticket, &mut said).await;
-        (said, ticket.answer().await)
+        hear(&mut pending, &mut said).await;
+        (said, pending.answer().await)
     })
 }
 
@@ -78,17 +78,17 @@ fn a_stream_outlives_the_copy_that_began_it() {
 #[test]
 fn a_stream_outlives_a_process_that_is_killed() {
     let fixture = chatting(settings(), KINDS[1]);
-    let mut ticket = say(&fixture, "hel!once hang lo");
+    let mut pending = say(&fixture, "hel!once hang lo");
     block_on(async {
         let mut said = String::new();
         while said != "hel" {
-            let Some(AnswerUpdate::Text(text)) = ticket.piece().await else { panic!("{said}") };
+            let Some(AnswerUpdate::Text(text)) = pending.next_update().await else { panic!("{said}") };
             said.push_str(&text);
         }
         kill(model(&fixture).copies[0].pid.unwrap(), Signal::KILL);
-        hear(&mut ticket, &mut said).await;
+        hear(&mut pending, &mut said).await;
         assert_eq!(said, "hello");
-        assert_eq!(text(ticket.answer().await), "hello");
+        assert_eq!(text(pending.answer().await), "hello");
     });
     assert_eq!(model(&fixture).deaths["exited"], 1);
 }

@@ -30,8 +30,8 @@ fn a_saturated_machine_kills_nobody() {
             assert!(fixture.pool.has_alive_workers("embed"));
             assert_eq!(fixture.pool.validate_workers("embed"), 0);
         }
-        for ticket in tickets {
-            ticket.wait().unwrap();
+        for pending in tickets {
+            pending.wait().unwrap();
         }
     }
     enough.store(true, Ordering::Relaxed);

@@ -5,21 +5,21 @@ use std::time::{Duration, Instant};
 use remuda_models::request::{FinishReason, GeneratedText};
 use remuda_models::{AnswerUpdate, CallOptions, ModelError, ModelRequest, PartAnswer};
 
-use super::resumed_streams::{block_on, chatting, say};
 use super::fixture::{KINDS, fixture, settings};
+use super::resumed_streams::{block_on, chatting, say};
 
 #[test]
 fn pieces_come_in_order_and_make_up_the_answer() {
     for kind in KINDS {
         let fixture = chatting(settings(), kind);
         block_on(async {
-            let mut ticket = say(&fixture, "hello");
+            let mut pending = say(&fixture, "hello");
             let mut said = String::new();
-            while let Some(piece) = ticket.piece().await {
+            while let Some(piece) = pending.next_update().await {
                 let AnswerUpdate::Text(text) = piece else { panic!("{piece:?}") };
                 said.push_str(&text);
             }
-            let answer = ticket.answer().await.unwrap();
+            let answer = pending.answer().await.unwrap();
             assert_eq!(said, "hello");
             let whole = GeneratedText { text: said, finish: FinishReason::Stop, tokens: 5 };
             assert_eq!(answer.parts, [PartAnswer::Text(whole)]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use remuda_core::agent::AgentEvent;
 use remuda_core::need::Capabilities;
 use remuda_core::service::ServiceEvent;
-use remuda_models::{Escalation, Pool};
+use remuda_models::{Escalation, ModelPool};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::{info, warn};
 
@@ -24,7 +24,7 @@ pub(super) struct UnavailableModels(Arc<Mutex<BTreeSet<String>>>);
 
 impl UnavailableModels {
     /// The models that can be called now.
-    pub(super) fn offer(&self, pool: &Pool) -> Capabilities {
+    pub(super) fn offer(&self, pool: &ModelPool) -> Capabilities {
         let unavailable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let models = pool.models().into_iter().map(|(spec, _)| spec.name);
         Capabilities {
@@ -39,7 +39,7 @@ impl UnavailableModels {
     }
 
     /// Removes and returns the models that have a ready copy again.
-    fn remove_recovered(&self, pool: &Pool) -> Vec<String> {
+    fn remove_recovered(&self, pool: &ModelPool) -> Vec<String> {
         let mut unavailable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let recovered: Vec<_> =
             unavailable.iter().filter(|model| has_ready_copy(pool, model)).cloned().collect();
@@ -83,7 +83,7 @@ async fn mark_unavailable(context: &ModelContext, model: &str, why: String) {
     }
 }
 
-fn has_ready_copy(pool: &Pool, model: &str) -> bool {
+fn has_ready_copy(pool: &ModelPool, model: &str) -> bool {
     let snapshot = pool.snapshot();
     let model = snapshot.models.iter().find(|seen| seen.model == model);
     model.is_some_and(|seen| seen.copies.iter().any(|copy| ["ready", "busy"].contains(&copy.state.as_str())))

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 
 use anyhow::Context as _;
-use remuda_models::fake::Fake;
-use remuda_models::{ChildCommand, Engines, ModelSpec, Pool, PoolSettings};
+use remuda_models::fake::FakeEngine;
+use remuda_models::{ChildCommand, Engines, ModelSpec, ModelPool, ModelPoolSettings};
 use tracing::info;
 
 use remuda_config::ModelsSettings;
@@ -17,7 +17,7 @@ const MEMORY_FALLBACK_BYTES: u64 = 8 << 30;
 
 /// Every engine of this build, and a stand-in for files that end in `.fake`.
 fn engines() -> Engines {
-    remuda_models::engine::engines().with(Fake)
+    remuda_models::engine::engines().with(FakeEngine)
 }
 
 /// Runs one model copy in this process until the parent process ends.
@@ -35,12 +35,12 @@ pub fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
 }
 
 /// Starts a pool with these models; it returns before they are loaded.
-pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result<Pool> {
+pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result<ModelPool> {
     let memory_bytes = settings.memory_bytes.unwrap_or_else(memory_share);
     // A copy must not see the worker's secrets.
     let without = SECRET_VARIABLES.iter().map(OsString::from).collect();
     let child = ChildCommand { without, ..ChildCommand::default() };
-    let pool = Pool::start(PoolSettings { memory_bytes, child, ..PoolSettings::default() }, engines());
+    let pool = ModelPool::start(ModelPoolSettings { memory_bytes, child, ..ModelPoolSettings::default() }, engines());
     for spec in specs {
         let (name, copies) = (spec.name.clone(), spec.copies);
         let found = pool.add(spec).with_context(|| format!("model {name} cannot be served"))?;

@@ -11,8 +11,8 @@
 //! Images are blobs. Without `model` the first model with the capability is used; without `capability` the model's own.
 
 use remuda_core::service::{ServiceFailure, ServiceFault};
-use remuda_models::request::Look;
-use remuda_models::{Capability, Pool, Request};
+use remuda_models::request::ImageQuery;
+use remuda_models::{Capability, ModelPool, ModelRequest};
 use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -32,7 +32,7 @@ pub(super) struct ModelJob {
 }
 
 impl ModelJob {
-    pub(super) fn parse(workflow: &RawValue, pool: &Pool) -> Result<ModelJob, ServiceFailure> {
+    pub(super) fn parse(workflow: &RawValue, pool: &ModelPool) -> Result<ModelJob, ServiceFailure> {
         let mut fields: Map<String, Value> =
             serde_json::from_str(workflow.get()).map_err(|error| invalid(error.to_string()))?;
         let model = take_text(&mut fields, "model")?;
@@ -64,12 +64,12 @@ impl ModelJob {
     pub(super) async fn into_request(
         mut self,
         blobs: &BlobLink,
-    ) -> Result<(String, Request), ServiceFailure> {
+    ) -> Result<(String, ModelRequest), ServiceFailure> {
         let request = match self.capability {
             Capability::Vision => {
                 let image = self.fields.remove("image").unwrap_or_default();
                 let question = take_text(&mut self.fields, "question")?;
-                Request::Vision(Look { image: fetch_image(&image, blobs).await?, question })
+                ModelRequest::Vision(ImageQuery { image: fetch_image(&image, blobs).await?, question })
             }
             Capability::ImageEmbedding => {
                 let names = self.fields.remove("images").unwrap_or_default();
@@ -80,7 +80,7 @@ impl ModelJob {
                 for name in names {
                     images.push(fetch_image(name, blobs).await?);
                 }
-                Request::ImageEmbedding { images }
+                ModelRequest::ImageEmbedding { images }
             }
             Capability::TextEmbedding | Capability::TextToText | Capability::TextToImage => {
                 self.fields.insert("capability".to_owned(), self.capability.name().into());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use remuda_core::wire::live::ProgressSnapshot;
 use remuda_models::result::{SplitAnswer, write_streamed_text};
-use remuda_models::{Answer, Piece};
+use remuda_models::{ModelAnswer, AnswerUpdate};
 use serde_json::value::{RawValue, to_raw_value};
 use tracing::warn;
 
@@ -20,7 +20,7 @@ const STORE_RETRY: Duration = Duration::from_secs(5);
 /// Stores the answer's files; returns the result, or why there is none.
 pub(super) async fn store_answer(
     model: &str,
-    answer: Answer,
+    answer: ModelAnswer,
     blobs: &BlobLink,
 ) -> Result<Box<RawValue>, String> {
     let split = SplitAnswer::new(model, answer);
@@ -56,10 +56,10 @@ impl StreamedAnswer {
     /// The next piece as a message and a snapshot for the live report, and as a phase for the beat.
     pub(super) fn report(
         &mut self,
-        piece: Piece,
+        piece: AnswerUpdate,
     ) -> (Option<ServiceMessage>, Option<ProgressSnapshot>, String) {
         match piece {
-            Piece::Text(text) => {
+            AnswerUpdate::Text(text) => {
                 let raw = write_streamed_text(self.text_bytes, &text).map(Arc::from);
                 self.text_bytes += text.len();
                 (
@@ -68,7 +68,7 @@ impl StreamedAnswer {
                     format!("{} bytes", self.text_bytes),
                 )
             }
-            Piece::Progress(progress) => {
+            AnswerUpdate::Progress(progress) => {
                 self.progress = progress.clamp(self.progress, 1.0);
                 let value = f64::from(self.progress);
                 let snapshot = ProgressSnapshot { value, nodes_total: 1, ..ProgressSnapshot::default() };
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn streamed_text_is_reported_with_its_offset() {
         let mut streamed = StreamedAnswer::default();
-        let mut report = |text: &str| streamed.report(Piece::Text(text.to_owned())).0.unwrap();
+        let mut report = |text: &str| streamed.report(AnswerUpdate::Text(text.to_owned())).0.unwrap();
         assert_eq!(read_streamed_text(&report("grün").raw), Some((0, "grün".to_owned())));
         assert_eq!(read_streamed_text(&report("!").raw), Some((5, "!".to_owned())));
     }

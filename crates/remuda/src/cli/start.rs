@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
-use remuda_models::Pool;
+use remuda_models::ModelPool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::info;
@@ -316,7 +316,7 @@ impl UpCommand {
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ends every model copy before this process.
-async fn close(pool: Option<Pool>) {
+async fn close(pool: Option<ModelPool>) {
     if let Some(pool) = pool {
         // A panic while closing must not keep this process running.
         tokio::task::spawn_blocking(move || pool.close(CLOSE_TIMEOUT)).await.ok();

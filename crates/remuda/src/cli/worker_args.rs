@@ -8,7 +8,7 @@ use remuda_comfyui::{ComfyuiClient, ComfyuiTarget};
 use remuda_core::agent::AgentDeadlines;
 use remuda_core::id::WorkerId;
 use remuda_core::need::Capabilities;
-use remuda_models::Pool;
+use remuda_models::ModelPool;
 use remuda_net::secret::Secret;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -45,7 +45,7 @@ impl WorkerArgs {
 
     /// Starts a pool with the models to serve; None without models. A model that cannot be served is an error now, before
     /// anything else starts.
-    pub(super) fn pool(&self, resolved: &ResolvedConfig) -> anyhow::Result<Option<Pool>> {
+    pub(super) fn pool(&self, resolved: &ResolvedConfig) -> anyhow::Result<Option<ModelPool>> {
         let specs = resolved.models.with_flags(&self.model).map_err(|error| UsageError(error.to_string()))?;
         if specs.is_empty() {
             return Ok(None);
@@ -58,7 +58,7 @@ impl WorkerArgs {
     pub(super) async fn workers(
         &self,
         (url, credentials): (&str, Credentials),
-        pool: Option<&Pool>,
+        pool: Option<&ModelPool>,
         resolved: &ResolvedConfig,
     ) -> anyhow::Result<Vec<WorkerOptions>> {
         let plane = (url, &credentials);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use remuda_models::{Call, Isolation, ModelSpec, Pool, PoolSettings, Request};
+use remuda_models::{CallOptions, Isolation, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{child, embed, end, pool, texts, until};
@@ -42,19 +42,19 @@ fn stand_in(data: &Path) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-fn ask(pool: &Pool, text: &str) -> anyhow::Result<remuda_models::Ticket> {
-    let request = Request::TextEmbedding { texts: vec![text.to_owned()] };
-    Ok(pool.call("embed", request, Call::default())?)
+fn ask(pool: &ModelPool, text: &str) -> anyhow::Result<remuda_models::PendingAnswer> {
+    let request = ModelRequest::TextEmbedding { texts: vec![text.to_owned()] };
+    Ok(pool.call("embed", request, CallOptions::default())?)
 }
 
-fn deaths(pool: &Pool, why: &str) -> u64 {
+fn deaths(pool: &ModelPool, why: &str) -> u64 {
     pool.snapshot().models.iter().filter_map(|model| model.deaths.get(why)).sum()
 }
 
 /// From what kills it being asked to its death being counted.
 async fn seen(file: &Path, isolation: Isolation, mishap: &str, why: &str) -> anyhow::Result<Vec<Duration>> {
     let pool =
-        pool(ModelSpec { isolation, ..ModelSpec::new("embed", file) }, PoolSettings::default()).await?;
+        pool(ModelSpec { isolation, ..ModelSpec::new("embed", file) }, ModelPoolSettings::default()).await?;
     let mut took = Vec::new();
     for _ in 0..TIMES {
         let before = deaths(&pool, why);
@@ -74,7 +74,7 @@ async fn seen(file: &Path, isolation: Isolation, mishap: &str, why: &str) -> any
 /// From the kill to the last word to those who wait, when there is nothing to load another copy from.
 async fn answered(file: &Path) -> anyhow::Result<Duration> {
     let spec = ModelSpec { isolation: Isolation::Process, ..ModelSpec::new("embed", file) };
-    let pool = pool(spec, PoolSettings::default()).await?;
+    let pool = pool(spec, ModelPoolSettings::default()).await?;
     let busy = ask(&pool, "!busy 60000")?;
     let waiting: Vec<_> = (0..QUEUED).map(|_| ask(&pool, "well")).collect::<Result<_, _>>()?;
     std::fs::remove_file(file)?;
@@ -90,7 +90,7 @@ async fn answered(file: &Path) -> anyhow::Result<Duration> {
 }
 
 async fn again(spec: ModelSpec) -> anyhow::Result<Vec<Duration>> {
-    let pool = pool(spec, PoolSettings::default()).await?;
+    let pool = pool(spec, ModelPoolSettings::default()).await?;
     let text = [texts::of_length(super::LENGTH, 0)];
     let mut took = Vec::new();
     for _ in 0..TIMES {
@@ -104,7 +104,7 @@ async fn again(spec: ModelSpec) -> anyhow::Result<Vec<Duration>> {
     Ok(took)
 }
 
-fn kill(pool: &Pool) -> anyhow::Result<()> {
+fn kill(pool: &ModelPool) -> anyhow::Result<()> {
     let pid =
         child(pool).and_then(|pid| Pid::from_raw(pid.cast_signed())).context("the copy is no process")?;
     Ok(kill_process(pid, Signal::KILL)?)

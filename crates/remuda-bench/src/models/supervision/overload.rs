@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use remuda_models::{Call, ModelSpec, Pool, PoolError, PoolSettings, Request};
+use remuda_models::{CallOptions, ModelSpec, ModelPool, ModelError, ModelPoolSettings, ModelRequest};
 
 use super::{BATCH, LENGTH, batch, embed, end, pool};
 use crate::figures::Figures;
@@ -17,11 +17,11 @@ const TIMES_OVER: f64 = 4.0;
 const TICK: Duration = Duration::from_millis(2);
 
 pub(crate) async fn measure(table: &mut Figures, model: &Path) -> anyhow::Result<()> {
-    let idle = pool(ModelSpec::new("embed", model), PoolSettings::default()).await?;
+    let idle = pool(ModelSpec::new("embed", model), ModelPoolSettings::default()).await?;
     let before = capacity(&idle).await?;
     // A second's worth may wait.
     let queue_tokens_max = (before * (BATCH * LENGTH) as f64) as usize;
-    let settings = PoolSettings { queue_tokens_max, ..PoolSettings::default() };
+    let settings = ModelPoolSettings { queue_tokens_max, ..ModelPoolSettings::default() };
     let full = pool(ModelSpec::new("embed", model), settings).await?;
     let (done, mut refusals) = flood(&full, before * TIMES_OVER).await?;
     end(&full);
@@ -38,7 +38,7 @@ pub(crate) async fn measure(table: &mut Figures, model: &Path) -> anyhow::Result
 }
 
 /// Requests a second when a few take turns asking.
-async fn capacity(pool: &Pool) -> anyhow::Result<f64> {
+async fn capacity(pool: &ModelPool) -> anyhow::Result<f64> {
     let began = Instant::now();
     let askers = (0..ASKERS).map(|_| {
         let (pool, texts) = (pool.clone(), batch());
@@ -59,16 +59,16 @@ async fn capacity(pool: &Pool) -> anyhow::Result<f64> {
 }
 
 /// Asks so often a second whatever happens; what was done a second, and how long each refusal took.
-async fn flood(pool: &Pool, per_second: f64) -> anyhow::Result<(f64, Vec<Duration>)> {
+async fn flood(pool: &ModelPool, per_second: f64) -> anyhow::Result<(f64, Vec<Duration>)> {
     let (began, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
     let (mut asked, mut refusals) = (0.0, Vec::new());
     while began.elapsed() < EACH {
         while asked < began.elapsed().as_secs_f64() * per_second {
             asked += 1.0;
-            let request = Request::TextEmbedding { texts: batch() };
+            let request = ModelRequest::TextEmbedding { texts: batch() };
             let at = Instant::now();
-            match pool.call("embed", request, Call::default()) {
-                Err(PoolError::Full { .. }) => refusals.push(at.elapsed()),
+            match pool.call("embed", request, CallOptions::default()) {
+                Err(ModelError::Full { .. }) => refusals.push(at.elapsed()),
                 Err(error) => return Err(error.into()),
                 Ok(ticket) => {
                     let done = Arc::clone(&done);

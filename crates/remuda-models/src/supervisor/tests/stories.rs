@@ -90,14 +90,14 @@ impl Story {
         request
     }
 
-    fn say(&mut self, (copy, run, _): (CopyId, RunId, usize), text: &str) {
-        self.tell(PoolEvent::Streamed { copy, run, piece: AnswerUpdate::Text(text.to_owned()) });
+    fn emit(&mut self, (copy, run, _): (CopyId, RunId, usize), text: &str) {
+        self.tell(PoolEvent::Streamed { copy, run, update: AnswerUpdate::Text(text.to_owned()) });
     }
 
     /// What was heard since the last look.
     fn heard(&mut self) -> String {
         let heard = |effect: &PoolEffect| match effect {
-            PoolEffect::Stream { piece: AnswerUpdate::Text(text), .. } => Some(text.clone()),
+            PoolEffect::Stream { update: AnswerUpdate::Text(text), .. } => Some(text.clone()),
             _ => None,
         };
         let text = self.effects.iter().filter_map(heard).collect();
@@ -117,12 +117,12 @@ impl Story {
         self.ready();
         let request = self.chat("m");
         let first = self.given().remove(0);
-        self.say(first, "hello");
+        self.emit(first, "hello");
         assert_eq!(self.heard(), "hello");
         self.tell(PoolEvent::Died { copy: first.0, why: ExitReason::Panicked("x".to_owned()) });
         let second = self.given().remove(0);
         assert_ne!(first.0, second.0);
-        self.say(first, " from beyond");
+        self.emit(first, " from beyond");
         assert_eq!(self.heard(), "", "the dead are not heard");
         (request, second)
     }
@@ -449,7 +449,7 @@ fn a_conversation_goes_on_where_its_copy_fell_silent() {
     let mut story = story();
     let (request, second) = story.interrupted();
     for (said, heard) in [("he", ""), ("ll", ""), ("o w", " w"), ("orld", "orld")] {
-        story.say(second, said);
+        story.emit(second, said);
         assert_eq!(story.heard(), heard);
     }
     story.end_with(second, "hello world");
@@ -462,7 +462,7 @@ fn a_conversation_that_becomes_another_is_ended() {
     let differs = Some(Err(ModelError::Diverged { model: "m".to_owned() }));
     let mut at_a_word = story();
     let (request, second) = at_a_word.interrupted();
-    at_a_word.say(second, "help");
+    at_a_word.emit(second, "help");
     assert_eq!(at_a_word.heard(), "");
     assert_eq!(at_a_word.answer(request), differs);
     assert!(at_a_word.has(|it| matches!(it, PoolEffect::Stop { run, .. } if *run == second.1)));
@@ -470,7 +470,7 @@ fn a_conversation_that_becomes_another_is_ended() {
     assert_eq!(at_a_word.supervisor.snapshot().models[0].failed, 1);
     let mut at_its_end = story();
     let (request, second) = at_its_end.interrupted();
-    at_its_end.say(second, "he");
+    at_its_end.emit(second, "he");
     at_its_end.end_with(second, "he");
     assert_eq!(at_its_end.answer(request), differs);
 }
@@ -480,7 +480,7 @@ fn a_conversation_that_becomes_another_is_ended() {
 fn a_conversation_at_which_two_copies_died_is_not_given_to_a_third() {
     let mut story = story();
     let (request, second) = story.interrupted();
-    story.say(second, "hello again");
+    story.emit(second, "hello again");
     story.tell(PoolEvent::Died { copy: second.0, why: ExitReason::Panicked("x".to_owned()) });
     let answer = story.answer(request);
     let Some(Err(ModelError::Failed { failure: InferenceError::Engine(why), .. })) = answer else { panic!() };

@@ -102,7 +102,7 @@ impl Worlds {
                     let said = matches!(*parts[0], RequestPart::Prompt { .. }).then_some(0);
                     self.running.insert(*copy, Running { run: *run, parts: parts.len(), said });
                 }
-                PoolEffect::Stream { request, piece: AnswerUpdate::Text(text) } => {
+                PoolEffect::Stream { request, update: AnswerUpdate::Text(text) } => {
                     let heard = self.heard.entry(*request).or_default();
                     heard.push_str(text);
                     if !SPEECH.starts_with(&**heard) {
@@ -176,7 +176,7 @@ impl Worlds {
         let Some(said) = &mut running.said else { return PoolEvent::Tick };
         let next = (*said + 1 + dice.below(6) as usize).min(SPEECH.len());
         let text = SPEECH[std::mem::replace(said, next)..next].to_owned();
-        PoolEvent::Streamed { copy, run: running.run, piece: AnswerUpdate::Text(text) }
+        PoolEvent::Streamed { copy, run: running.run, update: AnswerUpdate::Text(text) }
     }
 
     fn done(&mut self, copy: CopyId, dice: &mut Dice) -> PoolEvent {

@@ -9,8 +9,8 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use remuda_models::request::{Finish, Generated};
-use remuda_models::{Answer, PartAnswer, Request};
+use remuda_models::request::{FinishReason, GeneratedText};
+use remuda_models::{ModelAnswer, PartAnswer, ModelRequest};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -27,7 +27,7 @@ pub(super) async fn complete(
     let model = fields.model()?;
     let timeout = fields.timeout(context.request_timeout)?;
     let streamed = parse::stream_options(&mut fields)?;
-    let request = Request::TextToText(parse::chat(&mut fields)?);
+    let request = ModelRequest::TextToText(parse::chat(&mut fields)?);
     let pending = routing::call(&context, &caller, ModelCall { model: &model, request, timeout }).await?;
     let head = CompletionHead { id: format!("chatcmpl-{}", Uuid::new_v4().simple()), created: now(), model };
     if let Some(streamed) = streamed {
@@ -62,14 +62,14 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn first_text(answer: Answer, model: &str) -> Result<Generated, ApiError> {
+fn first_text(answer: ModelAnswer, model: &str) -> Result<GeneratedText, ApiError> {
     match answer.parts.into_iter().next() {
         Some(PartAnswer::Text(text)) => Ok(text),
         _ => Err(model_error(model, "returned something other than text")),
     }
 }
 
-fn usage(answer: &Answer) -> Value {
+fn usage(answer: &ModelAnswer) -> Value {
     let written = match answer.parts.first() {
         Some(PartAnswer::Text(text)) => u64::from(text.tokens),
         _ => 0,
@@ -78,9 +78,9 @@ fn usage(answer: &Answer) -> Value {
     json!({ "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written })
 }
 
-fn finish_reason(finish: Finish) -> &'static str {
+fn finish_reason(finish: FinishReason) -> &'static str {
     match finish {
-        Finish::Stop => "stop",
-        Finish::Length => "length",
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
     }
 }

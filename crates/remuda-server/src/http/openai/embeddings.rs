@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use remuda_models::{PartAnswer, Request};
+use remuda_models::{PartAnswer, ModelRequest};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ pub(super) async fn embed(
     let dimensions = fields.integer("dimensions", 1, DIMENSIONS_MAX)?.map(|number| number as usize);
     let timeout = fields.timeout(context.request_timeout)?;
     let count = texts.len();
-    let call = ModelCall { model: &model, request: Request::TextEmbedding { texts }, timeout };
+    let call = ModelCall { model: &model, request: ModelRequest::TextEmbedding { texts }, timeout };
     let answer = routing::call(&context, &caller, call).await?.answer().await?;
     if answer.parts.len() != count {
         return Err(model_error(&model, "returned a different number of vectors than texts"));

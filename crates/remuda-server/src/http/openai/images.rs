@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use remuda_models::request::Draw;
-use remuda_models::{PartAnswer, Request};
+use remuda_models::request::ImagePrompt;
+use remuda_models::{PartAnswer, ModelRequest};
 use serde_json::{Value, json};
 
 use super::super::{ApiError, Caller, Context};
@@ -36,14 +36,14 @@ pub(super) async fn generate(
     let mut pending = Vec::new();
     for number in 0..count {
         // One seed for all would repeat the same image.
-        let draw = Draw { seed: draw.seed.map(|seed| seed.wrapping_add(number)), ..draw.clone() };
-        let call = ModelCall { model: &model, request: Request::TextToImage(draw), timeout };
+        let draw = ImagePrompt { seed: draw.seed.map(|seed| seed.wrapping_add(number)), ..draw.clone() };
+        let call = ModelCall { model: &model, request: ModelRequest::TextToImage(draw), timeout };
         pending.push(routing::call(&context, &caller, call).await?);
     }
     let mut data = Vec::new();
     for answer in pending {
         match answer.answer().await?.parts.into_iter().next() {
-            Some(PartAnswer::Drawn(png)) => data.push(json!({ "b64_json": BASE64_STANDARD.encode(&png) })),
+            Some(PartAnswer::Image(png)) => data.push(json!({ "b64_json": BASE64_STANDARD.encode(&png) })),
             _ => return Err(model_error(&model, "returned something other than an image")),
         }
     }
@@ -62,7 +62,7 @@ fn refuse(fields: &mut RequestFields) -> Result<(), ApiError> {
     fields.require("background", |value| value != "transparent", "cannot be transparent")
 }
 
-fn read(fields: &mut RequestFields) -> Result<Draw, ApiError> {
+fn read(fields: &mut RequestFields) -> Result<ImagePrompt, ApiError> {
     let prompt =
         fields.text("prompt")?.ok_or_else(|| invalid_field("prompt", "is missing: say what to draw"))?;
     if prompt.len() > PROMPT_BYTES_MAX {
@@ -71,7 +71,7 @@ fn read(fields: &mut RequestFields) -> Result<Draw, ApiError> {
             &format!("has {} bytes; the limit is {PROMPT_BYTES_MAX}", prompt.len()),
         ));
     }
-    Ok(Draw {
+    Ok(ImagePrompt {
         prompt,
         negative_prompt: fields.text("negative_prompt")?.unwrap_or_default(),
         size: size(fields)?,

@@ -14,7 +14,7 @@ use remuda_core::need::Requirements;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StateRow;
 use remuda_core::workflow;
-use remuda_models::{Answer, Piece, PoolError, Request};
+use remuda_models::{ModelAnswer, AnswerUpdate, ModelError, ModelRequest};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -33,7 +33,7 @@ pub(super) struct JobCall {
     model: String,
     guard: CancelOnDrop,
     news: broadcast::Receiver<LiveEvent>,
-    ready: VecDeque<Piece>,
+    ready: VecDeque<AnswerUpdate>,
     text_offset: TextOffset,
     is_over: bool,
 }
@@ -74,7 +74,7 @@ impl JobCall {
         context: &Context,
         caller: &Caller,
         model: &str,
-        request: Request,
+        request: ModelRequest,
         timeout: Duration,
         excluded: BTreeSet<WorkerId>,
     ) -> Result<JobCall, ApiError> {
@@ -106,7 +106,7 @@ impl JobCall {
     }
 
     /// The next piece; `None` once the job has ended.
-    pub(super) async fn piece(&mut self) -> Result<Option<Piece>, ApiError> {
+    pub(super) async fn piece(&mut self) -> Result<Option<AnswerUpdate>, ApiError> {
         loop {
             if let Some(piece) = self.ready.pop_front() {
                 return Ok(Some(piece));
@@ -118,7 +118,7 @@ impl JobCall {
         }
     }
 
-    pub(super) async fn answer(mut self) -> Result<Answer, ApiError> {
+    pub(super) async fn answer(mut self) -> Result<ModelAnswer, ApiError> {
         while !self.is_over {
             self.next_event().await?;
         }
@@ -131,10 +131,10 @@ impl JobCall {
             Ok(LiveEvent::Update(update)) if update.job == job => {
                 for (at, text) in update.report.messages.iter().filter_map(|it| read_streamed_text(it)) {
                     let new = self.text_offset.unseen(at, &text);
-                    self.ready.extend(new.map(|new| Piece::Text(new.to_owned())));
+                    self.ready.extend(new.map(|new| AnswerUpdate::Text(new.to_owned())));
                 }
                 let progress = update.report.progress.as_ref().map(|progress| progress.value as f32);
-                self.ready.extend(progress.map(Piece::Progress));
+                self.ready.extend(progress.map(AnswerUpdate::Progress));
             }
             Ok(LiveEvent::Stored(happened)) if happened.job == Some(job) => {
                 let end = ["job:completed", "job:failed", "job:cancelled"];
@@ -146,32 +146,32 @@ impl JobCall {
                 let stored = self.context.store.job(job).await?;
                 self.is_over = stored.is_none_or(|(_, life)| !life.state.is_open());
             }
-            Err(RecvError::Closed) => return Err(pool_error(PoolError::Closing)),
+            Err(RecvError::Closed) => return Err(pool_error(ModelError::Closing)),
         }
         Ok(())
     }
 
-    async fn outcome(mut self) -> Result<Answer, ApiError> {
+    async fn outcome(mut self) -> Result<ModelAnswer, ApiError> {
         self.guard.is_over = true;
         let (job, model) = (self.guard.job, &self.model);
         let (accepted, life) = self.context.store.job(job).await?.ok_or_else(|| result_gone(job))?;
         match &life.state {
             StateRow::Completed { .. } => self.result().await,
             StateRow::Failed { .. } if life.has_expired(accepted.deadline) => {
-                Err(pool_error(PoolError::Deadline { model: model.clone() }))
+                Err(pool_error(ModelError::Deadline { model: model.clone() }))
             }
             StateRow::Failed { cause: Cause::Job, message, .. } => {
                 Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message.clone()))
             }
             StateRow::Failed { message, .. } | StateRow::Cancelled { message } => {
                 let why = format!("{message} (job {job})");
-                Err(pool_error(PoolError::NoWorkers { model: model.clone(), why }))
+                Err(pool_error(ModelError::NoWorkers { model: model.clone(), why }))
             }
             StateRow::Queued { .. } | StateRow::Running { .. } => Err(result_gone(job)),
         }
     }
 
-    async fn result(&self) -> Result<Answer, ApiError> {
+    async fn result(&self) -> Result<ModelAnswer, ApiError> {
         let job = self.guard.job;
         let result = self.context.store.result(job).await?.ok_or_else(|| result_gone(job))?;
         let unreadable =
@@ -196,7 +196,7 @@ impl JobCall {
 }
 
 /// The job for a worker. The seed is drawn here, so that a retry produces the same answer.
-fn job_workflow(model: &str, mut request: Request) -> Result<Value, ApiError> {
+fn job_workflow(model: &str, mut request: ModelRequest) -> Result<Value, ApiError> {
     request.draw_seed();
     let mut workflow =
         serde_json::to_value(&request).map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -233,12 +233,12 @@ mod tests {
     #[test]
     fn seed_is_part_of_the_job() {
         let chat =
-            job_workflow("chat", Request::TextToText(remuda_models::request::Chat::default())).unwrap();
+            job_workflow("chat", ModelRequest::TextToText(remuda_models::request::Chat::default())).unwrap();
         assert!(
             chat["seed"].is_u64() && chat["model"] == "chat" && chat["capability"] == "text_to_text",
             "{chat}"
         );
-        let embed = job_workflow("embed", Request::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
+        let embed = job_workflow("embed", ModelRequest::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
         assert_eq!(embed, json!({ "model": "embed", "capability": "text_embedding", "texts": ["x"] }));
     }
 }

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use remuda_core::id::WorkerId;
 use remuda_core::machine::Presence;
 use remuda_core::plane::Plane;
-use remuda_models::{Answer, Capability, Failure, Piece, Pool, PoolError, Request, Ticket};
+use remuda_models::{ModelAnswer, Capability, InferenceError, AnswerUpdate, ModelPool, ModelError, ModelRequest, AnswerHandle};
 use serde_json::json;
 use tokio::time::Instant;
 use tracing::debug;
@@ -24,13 +24,13 @@ pub struct LocalModels(Arc<LocalModelsInner>);
 
 #[derive(Debug, Default)]
 struct LocalModelsInner {
-    pool: OnceLock<Pool>,
+    pool: OnceLock<ModelPool>,
     own_workers: OnceLock<BTreeSet<WorkerId>>,
 }
 
 impl LocalModels {
     /// Makes the pool available to calls.
-    pub fn set_pool(&self, pool: Pool) {
+    pub fn set_pool(&self, pool: ModelPool) {
         // Set once, at start.
         self.0.pool.set(pool).ok();
     }
@@ -44,11 +44,11 @@ impl LocalModels {
         self.0.own_workers.get().cloned().unwrap_or_default()
     }
 
-    pub(super) fn pool(&self) -> Option<&Pool> {
+    pub(super) fn pool(&self) -> Option<&ModelPool> {
         self.0.pool.get()
     }
 
-    fn pool_with(&self, model: &str) -> Option<&Pool> {
+    fn pool_with(&self, model: &str) -> Option<&ModelPool> {
         self.pool().filter(|pool| pool.models().iter().any(|(spec, _)| spec.name == model))
     }
 }
@@ -72,7 +72,7 @@ impl OfferedModel {
 /// All known models by name: of this process, and as workers reported when they joined.
 pub(super) async fn list_models(context: &Context) -> Result<BTreeMap<String, OfferedModel>, ApiError> {
     let mut offered = context.plane.read(|plane, _| fleet_models(plane)).await?;
-    for (spec, found) in context.models.pool().map(Pool::models).unwrap_or_default() {
+    for (spec, found) in context.models.pool().map(ModelPool::models).unwrap_or_default() {
         let own = offered.entry(spec.name).or_insert_with(|| OfferedModel::new(found.capability));
         (own.capability, own.is_local) = (found.capability, true);
     }
@@ -102,7 +102,7 @@ fn fleet_models(plane: &Plane) -> BTreeMap<String, OfferedModel> {
 #[derive(Debug)]
 pub(super) struct ModelCall<'a> {
     pub(super) model: &'a str,
-    pub(super) request: Request,
+    pub(super) request: ModelRequest,
     pub(super) timeout: Duration,
 }
 
@@ -116,7 +116,7 @@ pub(super) struct PendingAnswer {
 
 #[derive(Debug)]
 enum AnswerSource {
-    Own(Ticket),
+    Own(AnswerHandle),
     Job(Box<JobCall>),
 }
 
@@ -148,11 +148,11 @@ pub(super) async fn call(
     };
     if capability != request.capability() {
         let asked = request.capability();
-        return Err(pool_error(PoolError::WrongCapability { model, can: capability, asked }));
+        return Err(pool_error(ModelError::WrongCapability { model, can: capability, asked }));
     }
     if workers.is_empty() {
         let why = "every worker that has it is offline or has closed".to_owned();
-        return Err(pool_error(PoolError::NoWorkers { model, why }));
+        return Err(pool_error(ModelError::NoWorkers { model, why }));
     }
     call_by_job(context, caller, &model, request, until, BTreeSet::new()).await
 }
@@ -162,7 +162,7 @@ async fn call_by_job(
     context: &Context,
     caller: &Caller,
     model: &str,
-    request: Request,
+    request: ModelRequest,
     until: Instant,
     excluded: BTreeSet<WorkerId>,
 ) -> Result<PendingAnswer, ApiError> {
@@ -172,17 +172,17 @@ async fn call_by_job(
 }
 
 /// True if the failure is about local capacity and not about the request.
-fn can_try_fleet(refused: &PoolError) -> bool {
+fn can_try_fleet(refused: &ModelError) -> bool {
     match refused {
-        PoolError::Full { .. } | PoolError::NoWorkers { .. } => true,
-        PoolError::UnknownModel { .. }
-        | PoolError::WrongCapability { .. }
-        | PoolError::Input(_)
-        | PoolError::Deadline { .. }
-        | PoolError::Cancelled
-        | PoolError::Failed { .. }
-        | PoolError::Differs { .. }
-        | PoolError::Closing => false,
+        ModelError::Full { .. } | ModelError::NoWorkers { .. } => true,
+        ModelError::UnknownModel { .. }
+        | ModelError::WrongCapability { .. }
+        | ModelError::Input(_)
+        | ModelError::Deadline { .. }
+        | ModelError::Cancelled
+        | ModelError::Failed { .. }
+        | ModelError::Diverged { .. }
+        | ModelError::Closing => false,
     }
 }
 
@@ -201,12 +201,12 @@ async fn has_other_workers(
 
 /// Preparing a request uses the CPU for a while, so it runs on a blocking thread.
 async fn call_pool(
-    pool: Pool,
+    pool: ModelPool,
     model: String,
-    request: Request,
+    request: ModelRequest,
     until: Instant,
-) -> Result<Result<Ticket, PoolError>, ApiError> {
-    let terms = remuda_models::Call { deadline: Some(until.into_std()) };
+) -> Result<Result<AnswerHandle, ModelError>, ApiError> {
+    let terms = remuda_models::CallOptions { deadline: Some(until.into_std()) };
     let fields = tokio::task::spawn_blocking(move || pool.call(&model, request, terms)).await;
     fields.map_err(|panicked| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", panicked.to_string())
@@ -215,7 +215,7 @@ async fn call_pool(
 
 impl PendingAnswer {
     /// The next piece of the answer; `None` once it is complete or failed.
-    pub(super) async fn piece(&mut self) -> Result<Option<Piece>, ApiError> {
+    pub(super) async fn piece(&mut self) -> Result<Option<AnswerUpdate>, ApiError> {
         let piece = async {
             match &mut self.from {
                 AnswerSource::Own(ticket) => Ok(ticket.piece().await),
@@ -224,11 +224,11 @@ impl PendingAnswer {
         };
         match tokio::time::timeout_at(self.until, piece).await {
             Ok(piece) => piece,
-            Err(_) => Err(pool_error(PoolError::Deadline { model: self.model.clone() })),
+            Err(_) => Err(pool_error(ModelError::Deadline { model: self.model.clone() })),
         }
     }
 
-    pub(super) async fn answer(self) -> Result<Answer, ApiError> {
+    pub(super) async fn answer(self) -> Result<ModelAnswer, ApiError> {
         let PendingAnswer { model, until, from } = self;
         let answer = async {
             match from {
@@ -238,45 +238,45 @@ impl PendingAnswer {
         };
         match tokio::time::timeout_at(until, answer).await {
             Ok(answer) => answer,
-            Err(_) => Err(pool_error(PoolError::Deadline { model })),
+            Err(_) => Err(pool_error(ModelError::Deadline { model })),
         }
     }
 }
 
 /// The error in the common format.
-pub(super) fn pool_error(error: PoolError) -> ApiError {
+pub(super) fn pool_error(error: ModelError) -> ApiError {
     use StatusCode as S;
     let message = error.to_string();
     match error {
-        PoolError::UnknownModel { model, known } => {
+        ModelError::UnknownModel { model, known } => {
             unknown_model(&model, &known.split(", ").map(str::to_owned).collect::<Vec<_>>())
         }
-        PoolError::WrongCapability { .. } => {
+        ModelError::WrongCapability { .. } => {
             let detail = json!({ "param": "model" });
             ApiError { detail, ..ApiError::new(S::BAD_REQUEST, "wrong_model", message) }
         }
-        PoolError::Input(_) | PoolError::Failed { failure: Failure::Input(_), .. } => {
+        ModelError::Input(_) | ModelError::Failed { failure: InferenceError::Input(_), .. } => {
             ApiError::new(S::BAD_REQUEST, "invalid_value", message)
         }
-        PoolError::Full { retry_after, .. } => {
+        ModelError::Full { retry_after, .. } => {
             let seconds = retry_after.as_millis().div_ceil(1000).max(1);
             ApiError::new(S::TOO_MANY_REQUESTS, "queue_full", message)
                 .with_retry_after(seconds.try_into().unwrap_or(60))
         }
-        PoolError::NoWorkers { .. } => {
+        ModelError::NoWorkers { .. } => {
             ApiError::new(S::SERVICE_UNAVAILABLE, "model_unavailable", message).with_retry_after(1)
         }
-        PoolError::Differs { .. } => {
+        ModelError::Diverged { .. } => {
             ApiError::new(S::SERVICE_UNAVAILABLE, "stream_diverged", message).with_retry_after(1)
         }
-        PoolError::Deadline { .. } => ApiError::new(S::GATEWAY_TIMEOUT, "deadline", message),
-        PoolError::Cancelled | PoolError::Closing => {
+        ModelError::Deadline { .. } => ApiError::new(S::GATEWAY_TIMEOUT, "deadline", message),
+        ModelError::Cancelled | ModelError::Closing => {
             ApiError::new(S::SERVICE_UNAVAILABLE, "stopping", message).with_retry_after(2)
         }
-        PoolError::Failed { failure: Failure::OutOfMemory(_), .. } => {
+        ModelError::Failed { failure: InferenceError::OutOfMemory(_), .. } => {
             ApiError::new(S::SERVICE_UNAVAILABLE, "out_of_memory", message).with_retry_after(1)
         }
-        PoolError::Failed { .. } => ApiError::new(S::INTERNAL_SERVER_ERROR, "model_failed", message),
+        ModelError::Failed { .. } => ApiError::new(S::INTERNAL_SERVER_ERROR, "model_failed", message),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use remuda_models::{Capability, Device, Found, LoadError, ModelSpec, engine};
+use remuda_models::{Capability, Device, LoadError, ModelInfo, ModelSpec, engine};
 use serde_json::json;
 
 use super::size;
@@ -50,7 +50,7 @@ impl Check {
     }
 }
 
-fn told(found: &Found) -> String {
+fn told(found: &ModelInfo) -> String {
     let mut lines = vec![
         format!("capability    {}", found.capability),
         format!("architecture  {}", found.architecture),

@@ -4,9 +4,10 @@
 
 use std::path::Path;
 
-use remuda_models::request::{Chat, Finish, Generated, Message, Sampling};
+use remuda_models::request::{Chat, ChatMessage, FinishReason, GeneratedText, Sampling};
 use remuda_models::{
-    Answer, Call, ModelSpec, PartAnswer, Piece, Pool, PoolError, PoolSettings, Request, engine,
+    AnswerUpdate, CallOptions, ModelAnswer, ModelError, ModelPool, ModelPoolSettings, ModelRequest,
+    ModelSpec, PartAnswer, engine,
 };
 use serde::Deserialize;
 
@@ -19,25 +20,25 @@ struct Known {
     ends: bool,
 }
 
-fn served() -> Option<Pool> {
+fn served() -> Option<ModelPool> {
     let folder = remuda_testkit::model("smollm2-135m")?;
-    let pool = Pool::start(PoolSettings::default(), engine::engines());
+    let pool = ModelPool::start(ModelPoolSettings::default(), engine::engines());
     let found = pool.add(ModelSpec::new("it", folder)).unwrap();
     assert_eq!(found.engine, "gguf");
     assert!(found.architecture.starts_with("llama, 134 million weights, Q4_1"), "{}", found.architecture);
     Some(pool)
 }
 
-fn question(text: &str, sampling: Sampling) -> Request {
-    let messages = vec![Message { role: "user".to_owned(), content: text.to_owned() }];
-    Request::TextToText(Chat { messages, sampling })
+fn question(text: &str, sampling: Sampling) -> ModelRequest {
+    let messages = vec![ChatMessage { role: "user".to_owned(), content: text.to_owned() }];
+    ModelRequest::TextToText(Chat { messages, sampling })
 }
 
 fn up_to(tokens: u32) -> Sampling {
     Sampling { tokens_max: Some(tokens), ..Sampling::default() }
 }
 
-fn text(answer: Answer) -> Generated {
+fn text(answer: ModelAnswer) -> GeneratedText {
     match answer.parts.into_iter().next() {
         Some(PartAnswer::Text(text)) => text,
         other => panic!("{other:?}"),
@@ -50,13 +51,13 @@ fn language_model_matches_llama_cpp() {
     let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/chat/answers.json");
     let known: Vec<Known> = serde_json::from_slice(&std::fs::read(known).unwrap()).unwrap();
     for known in known {
-        let asked = pool.call("it", question(&known.question, up_to(48)), Call::default()).unwrap();
+        let asked = pool.call("it", question(&known.question, up_to(48)), CallOptions::default()).unwrap();
         let answer = asked.wait().unwrap();
         assert_eq!(answer.prompt_tokens, known.tokens, "{}", known.question);
         let said = text(answer);
         assert!(said.text.starts_with(&known.begins), "{}: {}", known.question, said.text);
         if known.ends {
-            assert_eq!((said.text.as_str(), said.finish), (known.begins.as_str(), Finish::Stop));
+            assert_eq!((said.text.as_str(), said.finish), (known.begins.as_str(), FinishReason::Stop));
         }
     }
 }
@@ -65,23 +66,23 @@ fn language_model_matches_llama_cpp() {
 async fn answer_streams_and_honours_stop() {
     let Some(pool) = served() else { return };
     let sampling = Sampling { stop: vec!["spacetime".to_owned()], ..up_to(64) };
-    let mut ticket = pool.call("it", question("What is gravity?", sampling), Call::default()).unwrap();
+    let mut ticket = pool.call("it", question("What is gravity?", sampling), CallOptions::default()).unwrap();
     let mut pieces = Vec::new();
-    while let Some(piece) = ticket.piece().await {
-        if let Piece::Text(piece) = piece {
+    while let Some(piece) = ticket.next_update().await {
+        if let AnswerUpdate::Text(piece) = piece {
             pieces.push(piece);
         }
     }
     let whole = text(ticket.answer().await.unwrap());
     assert_eq!(whole.text, "Gravity is a fundamental concept in physics that describes the curvature of ");
-    assert_eq!((pieces.concat(), whole.finish), (whole.text, Finish::Stop));
+    assert_eq!((pieces.concat(), whole.finish), (whole.text, FinishReason::Stop));
     assert!(pieces.len() > 8, "{pieces:?}");
 }
 
 #[test]
 fn too_long_prompt_is_refused_with_both_numbers() {
     let Some(pool) = served() else { return };
-    let told = pool.call("it", question(&"horse ".repeat(9000), up_to(8)), Call::default());
-    let Err(PoolError::Input(told)) = told else { panic!("{told:?}") };
+    let told = pool.call("it", question(&"horse ".repeat(9000), up_to(8)), CallOptions::default());
+    let Err(ModelError::Input(told)) = told else { panic!("{told:?}") };
     assert!(told.contains("90") && told.contains("8191 fit"), "{told}");
 }

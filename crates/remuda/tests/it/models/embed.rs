@@ -1,6 +1,8 @@
 //! Texts as vectors on real weights, held to what sentence-transformers 6.2 says of them (`embed/reference.jsonl`).
 
-use remuda_models::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Precision, Request, engines};
+use remuda_models::{
+    CallOptions, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer, Precision, engines,
+};
 use serde::Deserialize;
 
 const MODEL: &str = "all-minilm-l6-v2";
@@ -20,10 +22,14 @@ fn known() -> Vec<Known> {
 
 /// What the model says of all of them in one request.
 fn said(spec: ModelSpec) -> Vec<Vec<f32>> {
-    let pool = Pool::start(PoolSettings::default(), engines());
+    let pool = ModelPool::start(ModelPoolSettings::default(), engines());
     assert_eq!(pool.add(spec).unwrap().engine, "bert");
     let texts = known().iter().map(|known| known.text.repeat(known.times)).collect();
-    let answer = pool.call("it", Request::TextEmbedding { texts }, Call::default()).unwrap().wait().unwrap();
+    let answer = pool
+        .call("it", ModelRequest::TextEmbedding { texts }, CallOptions::default())
+        .unwrap()
+        .wait()
+        .unwrap();
     let vector = |part| match part {
         PartAnswer::Vector(vector) => vector,
         other => panic!("{other:?}"),

@@ -2,29 +2,31 @@
 
 use std::path::Path;
 
-use remuda_models::request::{Line, Look, Seen};
-use remuda_models::{Call, Capability, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engine};
+use remuda_models::request::{ImageQuery, RecognizedText, TextLine};
+use remuda_models::{
+    CallOptions, Capability, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer, engine,
+};
 
 fn picture(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/images").join(name)).unwrap()
 }
 
-fn served(name: &str, capability: Capability) -> Option<Pool> {
+fn served(name: &str, capability: Capability) -> Option<ModelPool> {
     let folder = remuda_testkit::model(name)?;
-    let pool = Pool::start(PoolSettings::default(), engine::engines());
+    let pool = ModelPool::start(ModelPoolSettings::default(), engine::engines());
     let found = pool.add(ModelSpec::new("it", folder)).unwrap();
     assert_eq!((found.engine, found.capability), ("rten", capability));
     Some(pool)
 }
 
-fn ask(pool: &Pool, request: Request) -> PartAnswer {
-    let answer = pool.call("it", request, Call::default()).unwrap().wait().unwrap();
+fn ask(pool: &ModelPool, request: ModelRequest) -> PartAnswer {
+    let answer = pool.call("it", request, CallOptions::default()).unwrap().wait().unwrap();
     answer.parts.into_iter().next().unwrap()
 }
 
-fn embedded(pool: &Pool, name: &str) -> Vec<f32> {
-    match ask(pool, Request::ImageEmbedding { images: vec![picture(name)] }) {
-        PartAnswer::Picture(embedded) => embedded.vector,
+fn embedded(pool: &ModelPool, name: &str) -> Vec<f32> {
+    match ask(pool, ModelRequest::ImageEmbedding { images: vec![picture(name)] }) {
+        PartAnswer::ImageVector(embedded) => embedded.vector,
         other => panic!("{other:?}"),
     }
 }
@@ -54,8 +56,8 @@ fn image_embedding_matches_reference() {
 #[test]
 fn ocr_reads_rotated_and_placed_text() {
     let Some(pool) = served("ppocr-v4", Capability::Vision) else { return };
-    let PartAnswer::Seen(Seen { text, lines }) =
-        ask(&pool, Request::Vision(Look { image: picture("lines.png"), question: None }))
+    let PartAnswer::Recognized(RecognizedText { text, lines }) =
+        ask(&pool, ModelRequest::Vision(ImageQuery { image: picture("lines.png"), question: None }))
     else {
         panic!("it was asked to read")
     };
@@ -68,7 +70,7 @@ fn ocr_reads_rotated_and_placed_text() {
     assert_eq!(read, expected, "{told:?}");
     assert_eq!(bare(&text), expected.join("\n"));
     assert!(lines.iter().all(|line| line.confidence > 0.9), "{told:?}");
-    let begins = |line: &Line, x: f32, y: f32| {
+    let begins = |line: &TextLine, x: f32, y: f32| {
         let (left, top) = line.corners[0];
         (left - x).abs() < 8.0 && (top - y).abs() < 8.0
     };
@@ -81,8 +83,8 @@ fn ocr_reads_rotated_and_placed_text() {
 #[test]
 fn image_labels_match_reference() {
     let Some(pool) = served("efficientnet-lite0", Capability::ImageEmbedding) else { return };
-    let PartAnswer::Picture(embedded) =
-        ask(&pool, Request::ImageEmbedding { images: vec![picture("scene.png")] })
+    let PartAnswer::ImageVector(embedded) =
+        ask(&pool, ModelRequest::ImageEmbedding { images: vec![picture("scene.png")] })
     else {
         panic!("it was given a picture")
     };

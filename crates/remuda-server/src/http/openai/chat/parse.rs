@@ -1,6 +1,6 @@
 //! Parses the conversation and the sampling parameters of a request.
 
-use remuda_models::request::{Chat, Message, Sampling};
+use remuda_models::request::{Chat, ChatMessage, Sampling};
 use serde_json::Value;
 
 use super::super::super::ApiError;
@@ -58,7 +58,7 @@ fn refuse(fields: &mut RequestFields) -> Result<(), ApiError> {
     fields.require("modalities", are_texts, "can only be text")
 }
 
-fn messages(given: Option<Value>) -> Result<Vec<Message>, ApiError> {
+fn messages(given: Option<Value>) -> Result<Vec<ChatMessage>, ApiError> {
     let Some(Value::Array(all)) = given else {
         return Err(invalid_field("messages", "is a list of messages, the oldest first"));
     };
@@ -69,7 +69,7 @@ fn messages(given: Option<Value>) -> Result<Vec<Message>, ApiError> {
     all.iter().enumerate().map(|(at, message)| parse_message(at, message)).collect()
 }
 
-fn parse_message(at: usize, message: &Value) -> Result<Message, ApiError> {
+fn parse_message(at: usize, message: &Value) -> Result<ChatMessage, ApiError> {
     let param = |field: &str| format!("messages[{at}].{field}");
     let role = match message["role"].as_str() {
         Some("developer") => "system",
@@ -86,7 +86,7 @@ fn parse_message(at: usize, message: &Value) -> Result<Message, ApiError> {
         }
         _ => return Err(invalid_field(&param("content"), "is a text, or a list of texts")),
     };
-    Ok(Message { role: role.to_owned(), content })
+    Ok(ChatMessage { role: role.to_owned(), content })
 }
 
 fn text_part<'a>(param: &str, part: &'a Value) -> Result<&'a str, ApiError> {

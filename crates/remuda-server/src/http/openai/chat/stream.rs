@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use remuda_models::{Answer, Piece, PoolError};
+use remuda_models::{ModelAnswer, AnswerUpdate, ModelError};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -97,8 +97,8 @@ impl AnswerStream {
         }
     }
 
-    fn push_piece(&mut self, piece: Piece) {
-        let Piece::Text(text) = piece else { return };
+    fn push_piece(&mut self, piece: AnswerUpdate) {
+        let AnswerUpdate::Text(text) = piece else { return };
         if !text.is_empty() {
             self.push_chunk(&json!({ "content": text }), None);
             self.sent_text.push_str(&text);
@@ -106,14 +106,14 @@ impl AnswerStream {
     }
 
     /// Sends the text that was not streamed yet.
-    fn push_end(&mut self, answer: Answer) -> Result<(), ApiError> {
+    fn push_end(&mut self, answer: ModelAnswer) -> Result<(), ApiError> {
         let usage = usage(&answer);
         let whole = first_text(answer, &self.head.model)?;
         match whole.text.strip_prefix(self.sent_text.as_str()) {
             Some("") => {}
             Some(rest) => self.push_chunk(&json!({ "content": rest }), None),
             // The pool guarantees this for its own models; a job may have been retried on another worker.
-            None => return Err(pool_error(PoolError::Differs { model: self.head.model.clone() })),
+            None => return Err(pool_error(ModelError::Diverged { model: self.head.model.clone() })),
         }
         self.push_chunk(&json!({}), Some(finish_reason(whole.finish)));
         if self.streamed.has_usage {
