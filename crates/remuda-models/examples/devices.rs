@@ -1,7 +1,7 @@
-//! The same model on a CPU and on a card: what it answers there, how fast, and how far apart the answers are.
+//! Runs the same model on a CPU and on a card, and prints answers, speed and the difference between the answers.
 //!
 //! `cargo run --release -p remuda-models --features cuda --example devices -- PATH [DEVICE ...]`
-#![expect(clippy::print_stdout, reason = "what it finds is what it is for")]
+#![expect(clippy::print_stdout, reason = "a measuring tool prints its results")]
 
 use std::error::Error;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use remuda_models::{
 
 const ROUNDS: usize = 5;
 const TOKENS: u32 = 128;
-/// On a CPU. Small models are not quicker with more.
+/// CPU threads. Small models are not faster with more.
 const THREADS: u32 = 4;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One copy, in what its engine advises, asked the same thing again and again.
+/// One copy with the engine's recommended isolation, asked the same several times.
 fn tried(spec: ModelSpec) -> Result<PartAnswer, Box<dyn Error>> {
     let pool = ModelPool::start(ModelPoolSettings::default(), engines());
     let found = pool.add(spec)?;
@@ -52,13 +52,13 @@ fn tried(spec: ModelSpec) -> Result<PartAnswer, Box<dyn Error>> {
         Ok((part, began.elapsed()))
     };
     let (answer, first) = ask()?;
-    println!("  loaded, proved and asked in {first:?}");
+    println!("  loaded, tested and answered in {first:?}");
     let mut times = Vec::new();
     for _ in 0..ROUNDS {
         let (again, took) = ask()?;
         times.push(took);
         if again != answer {
-            println!("  it did not answer the same again");
+            println!("  a repeated request got another answer");
         }
     }
     times.sort();
@@ -98,7 +98,7 @@ fn difference(known: &PartAnswer, answer: &PartAnswer) -> Result<String, Box<dyn
     Ok(match (known, answer) {
         (PartAnswer::Text(known), PartAnswer::Text(text)) => {
             let pairs = known.text.chars().zip(text.text.chars());
-            let same = pairs.take_while(|(known, said)| known == said).count();
+            let same = pairs.take_while(|(known, answer)| known == answer).count();
             format!("the first {same} of {} letters are the same", known.text.chars().count())
         }
         (PartAnswer::Image(known), PartAnswer::Image(png)) => {

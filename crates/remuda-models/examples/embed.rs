@@ -7,9 +7,9 @@ use remuda_models::engine::engines;
 use remuda_models::{Beacon, LoadedModel, ModelRequest, ModelSpec, PartAnswer, Precision};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut tokenizer = std::env::args().skip(1);
-    let mut spec = ModelSpec::new("embed", tokenizer.next().ok_or("name the model's folder")?);
-    if tokenizer.next().is_some_and(|word| word == "int8") {
+    let mut args = std::env::args().skip(1);
+    let mut spec = ModelSpec::new("embed", args.next().ok_or("pass the model's folder")?);
+    if args.next().is_some_and(|word| word == "int8") {
         spec.precision = Precision::Int8;
     }
     let (engine, found) = engines().find(&spec)?;

@@ -1,4 +1,4 @@
-//! How many texts a second of processor time are embedded: `embed_speed FOLDER [THREADS]`.
+//! Prints how many texts are embedded per second of CPU time: `embed_speed FOLDER [THREADS]`.
 
 use std::error::Error;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use remuda_models::engine::engines;
 use remuda_models::{Beacon, ModelSpec, Precision, RequestPart};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut tokenizer = std::env::args().skip(1);
-    let folder = tokenizer.next().ok_or("name the model's folder")?;
-    let threads = tokenizer.next().map_or(Ok(1), |word| word.parse())?;
+    let mut args = std::env::args().skip(1);
+    let folder = args.next().ok_or("pass the model's folder")?;
+    let threads = args.next().map_or(Ok(1), |word| word.parse())?;
     for precision in [Precision::Native, Precision::Int8] {
         let mut spec = ModelSpec::new("embed", &folder);
         spec.precision = precision;
@@ -50,7 +50,7 @@ fn batches() -> Vec<(String, Vec<RequestPart>)> {
     batches
 }
 
-/// What all threads have used, in the kernel's own fine measure.
+/// CPU time of all threads.
 fn cpu() -> Duration {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let used = tasks.filter_map(|task| {

@@ -1,7 +1,7 @@
-//! How fast deaths are seen and made good, and what a process of its own costs.
+//! Measures how fast deaths are noticed and repaired, and the cost of child processes.
 //!
 //! `cargo run --release -p remuda-models --example measure`
-#![expect(clippy::print_stdout, reason = "what it finds is what it is for")]
+#![expect(clippy::print_stdout, reason = "a measuring tool prints its results")]
 
 use std::io;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn main() -> io::Result<()> {
     say("death by panic seen, thread", rounds(|| panic_seen(&folder))?);
     say("death by kill -9 seen, process", rounds(|| kill_seen(&folder))?);
     for kind in ["thread", "process"] {
-        let what = format!("100 queued requests told when the last copy dies for good, {kind}");
+        let what = format!("100 queued requests answered when the last copy is given up, {kind}");
         say(&what, rounds(|| last_dies(&folder, kind))?);
     }
     say("next good answer after kill -9 of the only copy", rounds(|| next_answer(&folder))?);
@@ -45,7 +45,7 @@ fn say(what: &str, mut times: Vec<Duration>) {
     println!("{what}: median {median:.1?}, worst {worst:.1?}");
 }
 
-/// A pool with so many copies of one stand-in, each of which has answered once.
+/// A pool with this many copies of a fake model, each of which has answered once.
 fn pool(folder: &Path, kind: &str, copies: u32, settings: ModelPoolSettings) -> io::Result<ModelPool> {
     let path = folder.join(kind).with_extension("fake");
     std::fs::write(&path, format!("text_embedding\nisolation = {kind}\ndimensions = 384"))?;
@@ -66,7 +66,7 @@ fn ask(pool: &ModelPool, texts: &[&str]) -> io::Result<PendingAnswer> {
     pool.call("m", ModelRequest::TextEmbedding { texts }, CallOptions::default()).map_err(io::Error::other)
 }
 
-/// How long it takes until that is so.
+/// The time until the condition holds.
 fn until(pool: &ModelPool, is_so: impl Fn(&ModelSnapshot) -> bool) -> Duration {
     let began = Instant::now();
     while !is_so(&pool.snapshot().models[0]) {
@@ -84,7 +84,7 @@ fn kill(pool: &ModelPool) {
 
 fn panic_seen(folder: &Path) -> io::Result<Duration> {
     let pool = pool(folder, "thread", 2, ModelPoolSettings::default())?;
-    // With the way to the copy, as nobody outside knows when it panics.
+    // Includes the way to the copy, because the moment of its panic is not visible from outside.
     let began = Instant::now();
     let pending = ask(&pool, &["!panic"])?;
     until(&pool, |model| model.deaths.contains_key("panicked"));

@@ -1,9 +1,9 @@
-//! Copies that are busy for long on a machine that others saturate: not one may be taken for dead.
+//! Copies that are busy for long on a saturated machine: none may be declared dead.
 //!
-//! `cargo run -p remuda-models --example soak -- SECONDS SECONDS_A_JOB` (600 and 30 if nothing is said). Two processes that
-//! do not belong to the pool compute without pause; two copies in threads and two in processes do the same as jobs, and
-//! somebody asks again and again whether they live.
-#![expect(clippy::print_stdout, reason = "what it finds is what it is for")]
+//! `cargo run -p remuda-models --example soak -- SECONDS SECONDS_A_JOB` (default 600 and 30). Two processes outside the
+//! pool compute without pause; two thread copies and two process copies do the same as jobs, and their liveness is
+//! queried repeatedly.
+#![expect(clippy::print_stdout, reason = "a measuring tool prints its results")]
 
 use std::io;
 use std::process::{Child, Command, ExitCode};
@@ -14,7 +14,7 @@ use remuda_models::{
     CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PendingAnswer,
 };
 
-/// A sixth of what is allowed by default, to be harder than life.
+/// A sixth of the default, as a harder test.
 const STALL_MAX: Duration = Duration::from_secs(5);
 
 fn main() -> io::Result<ExitCode> {
@@ -36,7 +36,7 @@ fn main() -> io::Result<ExitCode> {
     Ok(if deaths == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Somebody else's work.
+/// Load from outside the pool.
 struct Hog(Child);
 
 impl Hog {
@@ -89,7 +89,7 @@ fn soak(time: Duration, job_seconds: u64) -> io::Result<u64> {
     let deaths: u64 = snapshot.models.iter().flat_map(|model| model.deaths.values()).sum();
     println!(
         "{:.0} s: {done} jobs of {job_seconds} s, {failed} failed, {deaths} deaths; asked {asked} times, {doubted} times \
-         nobody seemed to live",
+         every copy seemed dead",
         began.elapsed().as_secs_f64()
     );
     pool.close(Duration::from_secs(1));

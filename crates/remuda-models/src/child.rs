@@ -41,8 +41,8 @@ pub fn run(engines: &Engines) -> io::Result<()> {
         current: Arc::default(),
     };
     let (work, orders) = mpsc::channel();
-    let beside = copy.clone();
-    std::thread::Builder::new().name("side".to_owned()).spawn(move || beside.listen(socket, &work))?;
+    let side = copy.clone();
+    std::thread::Builder::new().name("side".to_owned()).spawn(move || side.listen(socket, &work))?;
     let life = AssertUnwindSafe(|| copy.live(engines, &orders));
     catch_unwind(life).unwrap_or_else(|panic| copy.tell(&FromChild::Panicked(message(panic.as_ref()))))
 }
@@ -69,7 +69,7 @@ impl Copy {
     fn listen(&self, socket: UnixStream, work: &mpsc::Sender<ToChild>) {
         let mut from_parent = BufReader::new(socket);
         while let Ok(Some(frame)) = frame::read(&mut from_parent) {
-            let heard = match frame {
+            let handled = match frame {
                 ToChild::Ping { nonce } => self.tell(&FromChild::Pong { nonce, steps: self.beacon.steps() }),
                 ToChild::Stop { run } => {
                     self.stop(run);
@@ -79,7 +79,7 @@ impl Copy {
                     work.send(frame).map_err(io::Error::other)
                 }
             };
-            if heard.is_err() {
+            if handled.is_err() {
                 break;
             }
         }

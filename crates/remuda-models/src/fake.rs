@@ -1,9 +1,9 @@
-//! A stand-in for an engine: loads `*.fake` files in no time, answers the same question always alike, and breaks where a
-//! text or its file asks for it. What supervision promises is tested on it; what engines compute is tested on engines.
+//! A fake engine for tests: loads `*.fake` files instantly, always gives the same answer to the same request, and fails
+//! on demand. Supervision is tested with it; computations are tested with the real engines.
 //!
-//! The file says what the model does and how it misbehaves ([`FakeConfig`]); a text says `!panic`, `!busy 500` and so on
-//! ([`InjectedFault`]). In a conversation it happens after what stands before it was said, and if anybody is left to, what
-//! stands behind it is said as well.
+//! The file configures the model and its faults ([`FakeConfig`]); a text injects a fault with `!panic`, `!busy 500` and
+//! so on ([`InjectedFault`]). In a conversation the fault happens after the text before it was streamed; if the copy
+//! survives, the text after it follows.
 
 mod config;
 mod fault;
@@ -68,7 +68,7 @@ impl Backend for FakeEngine {
     }
 }
 
-/// Every letter is a token.
+/// Every character is a token.
 #[derive(Debug)]
 struct Letters(Capability);
 
@@ -80,7 +80,7 @@ impl Prepare for Letters {
             }
             ModelRequest::TextToText(chat) => Ok(vec![prompt(&chat)]),
             ModelRequest::TextToImage(draw) => Ok(vec![RequestPart::GenerateImage(draw)]),
-            _ => Err(ModelError::Input("the stand-in sees nothing".to_owned())),
+            _ => Err(ModelError::Input("the fake engine reads no images".to_owned())),
         }
     }
 
@@ -115,12 +115,12 @@ struct Echo {
     path: PathBuf,
     config: FakeConfig,
     answered: u64,
-    /// Takes memory and is good for nothing else.
+    /// Only takes memory.
     weights: Vec<u8>,
 }
 
 impl Echo {
-    /// Of length 1, and another for another text.
+    /// A unit vector that depends on the text.
     fn vector(&mut self, text: &[u32]) -> Vec<f32> {
         self.answered += 1;
         let mut sums = vec![f32::from(self.weights.first().copied().unwrap_or(1)); self.config.dimensions];

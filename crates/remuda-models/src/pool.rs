@@ -206,8 +206,8 @@ impl ModelPool {
         let parts = runtime.prepare.prepare(request)?;
         let shared = &self.0.shared;
         let deadline = terms.deadline.map(|deadline| shared.at(deadline));
-        let (said, updates) = mpsc::unbounded_channel();
-        let (request, answer) = shared.submit(Arc::from(model), parts, deadline, said)?;
+        let (sender, updates) = mpsc::unbounded_channel();
+        let (request, answer) = shared.submit(Arc::from(model), parts, deadline, sender)?;
         Ok(PendingAnswer::new(model.to_owned(), answer, updates, Arc::clone(shared), request))
     }
 

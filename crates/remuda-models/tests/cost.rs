@@ -1,5 +1,5 @@
-//! What watching costs. In a process of its own, as it counts the time of threads by their names.
-#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+//! The cost of supervision. In its own test binary, because it counts CPU time by thread names.
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use remuda_models::{
     CallOptions, ChildCommand, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec,
 };
 
-/// How long the threads of a process whose names begin like this have computed.
+/// CPU time of a process's threads whose names begin like this.
 fn computed(pid: u32, name: &str) -> Duration {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let nanoseconds = tasks.filter_map(|task| {
@@ -20,10 +20,10 @@ fn computed(pid: u32, name: &str) -> Duration {
     Duration::from_nanos(nanoseconds.sum())
 }
 
-/// The sixth of the promises: the supervisor, the threads to and from each child and the thread
-/// beside its work take less than a hundredth of one core, with a look eight times as often as by default.
+/// Promise 6: the supervisor thread, the threads to and from each child and the child's side thread take less than a
+/// hundredth of one core, with beacons read eight times as often as by default.
 #[test]
-fn six_watching_takes_less_than_a_hundredth_of_a_core() {
+fn six_supervision_takes_less_than_a_hundredth_of_a_core() {
     let folder = tempfile::tempdir().unwrap();
     let program = Some(env!("CARGO_BIN_EXE_remuda-models-stand-in").into());
     let child = ChildCommand { program, ..ChildCommand::default() };
@@ -56,6 +56,6 @@ fn six_watching_takes_less_than_a_hundredth_of_a_core() {
     }
     let (spent, passed) = (spent() - before, began.elapsed());
     println!("{spent:?} in {passed:?}");
-    assert!(spent > Duration::ZERO, "nothing was counted");
+    assert!(spent > Duration::ZERO, "no CPU time was counted");
     assert!(spent < passed / 100, "{spent:?} in {passed:?}");
 }

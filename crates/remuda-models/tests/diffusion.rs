@@ -1,7 +1,7 @@
-//! Pictures from text through the pool, with tiny models that are written here; and what is said of models that are none.
+//! Text to image through the pool, with tiny models written here, and the errors for invalid models.
 
 #![cfg(feature = "candle")]
-#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 #[path = "reference/tiny.rs"]
 mod tiny;
@@ -19,29 +19,29 @@ use remuda_models::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tiny::{TinyStyle, reference, write};
+use tiny::{TinyStyle, write};
 
 fn folder(name: &str) -> (Value, TempDir) {
-    let said = reference()[name].clone();
+    let reference = tiny::reference()[name].clone();
     let folder = tempfile::tempdir().unwrap();
-    write(&said, folder.path(), TinyStyle::default());
-    (said, folder)
+    write(&reference, folder.path(), TinyStyle::default());
+    (reference, folder)
 }
 
-fn draw(said: &Value) -> ImagePrompt {
+fn draw(reference: &Value) -> ImagePrompt {
     ImagePrompt {
-        prompt: said["prompt"].as_str().unwrap().to_owned(),
-        negative_prompt: said["negative_prompt"].as_str().unwrap().to_owned(),
-        size: serde_json::from_value(said["size"].clone()).unwrap(),
-        steps: serde_json::from_value(said["steps"].clone()).unwrap(),
-        guidance: serde_json::from_value(said["guidance"].clone()).unwrap(),
-        seed: said["seed"].as_u64(),
+        prompt: reference["prompt"].as_str().unwrap().to_owned(),
+        negative_prompt: reference["negative_prompt"].as_str().unwrap().to_owned(),
+        size: serde_json::from_value(reference["size"].clone()).unwrap(),
+        steps: serde_json::from_value(reference["steps"].clone()).unwrap(),
+        guidance: serde_json::from_value(reference["guidance"].clone()).unwrap(),
+        seed: reference["seed"].as_u64(),
     }
 }
 
 fn pool(folder: &TempDir) -> ModelPool {
     let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(Diffusion));
-    // In this process: a child would need a program of its own, and what is drawn is the same.
+    // In this process, which needs no second program; the images are the same.
     pool.add(ModelSpec { isolation: Isolation::Thread, ..ModelSpec::new("draw", folder.path()) }).unwrap();
     pool
 }
@@ -54,40 +54,40 @@ fn drawn(pool: &ModelPool, draw: ImagePrompt) -> Vec<u8> {
 }
 
 #[test]
-fn a_prompt_becomes_the_picture_the_reference_draws() {
+fn images_match_the_reference() {
     for name in ["first", "second"] {
-        let (said, folder) = folder(name);
-        let picture = image::load_from_memory(&drawn(&pool(&folder), draw(&said))).unwrap().to_rgb8();
-        let expected: Vec<u8> = serde_json::from_value(said["pixels"].clone()).unwrap();
-        assert_eq!(Some(picture.dimensions()), draw(&said).size);
+        let (reference, folder) = folder(name);
+        let picture = image::load_from_memory(&drawn(&pool(&folder), draw(&reference))).unwrap().to_rgb8();
+        let expected: Vec<u8> = serde_json::from_value(reference["pixels"].clone()).unwrap();
+        assert_eq!(Some(picture.dimensions()), draw(&reference).size);
         let off = picture.as_raw().iter().zip(&expected).filter(|(a, b)| a != b);
         assert!(off.clone().all(|(a, b)| a.abs_diff(*b) <= 1), "{name} differs by more than rounding");
-        assert!(off.count() * 100 <= expected.len(), "{name} differs in more than one number in a hundred");
+        assert!(off.count() * 100 <= expected.len(), "{name} differs in more than one value in a hundred");
     }
 }
 
 #[test]
-fn a_seed_is_a_picture_and_the_file_says_how_it_was_made_but_not_what_was_asked_for() {
-    let (said, folder) = folder("second");
+fn image_depends_on_the_seed_and_its_metadata_omits_the_prompt() {
+    let (reference, folder) = folder("second");
     let pool = pool(&folder);
-    let again = drawn(&pool, draw(&said));
-    assert_eq!(again, drawn(&pool, draw(&said)));
-    assert_ne!(again, drawn(&pool, ImagePrompt { seed: Some(9), ..draw(&said) }));
+    let again = drawn(&pool, draw(&reference));
+    assert_eq!(again, drawn(&pool, draw(&reference)));
+    assert_ne!(again, drawn(&pool, ImagePrompt { seed: Some(9), ..draw(&reference) }));
     let has = |text: &str| again.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("seed 8, steps 4, guidance 5, sampler Euler"));
     assert!(!has("cat"));
 }
 
 #[test]
-fn without_a_seed_every_picture_is_another() {
-    let (said, folder) = folder("second");
+fn without_a_seed_every_image_differs() {
+    let (reference, folder) = folder("second");
     let pool = pool(&folder);
-    let open = ImagePrompt { seed: None, steps: Some(1), ..draw(&said) };
+    let open = ImagePrompt { seed: None, steps: Some(1), ..draw(&reference) };
     assert_ne!(drawn(&pool, open.clone()), drawn(&pool, open));
 }
 
 #[test]
-fn what_is_found_says_what_it_takes_and_that_it_had_better_be_alone() {
+fn inspection_reports_memory_and_recommends_a_process() {
     let (_, folder) = folder("first");
     let found = Diffusion.inspect(&ModelSpec::new("draw", folder.path())).unwrap().unwrap();
     assert_eq!((found.capability, found.isolation), (Capability::TextToImage, Isolation::Process));
@@ -97,73 +97,75 @@ fn what_is_found_says_what_it_takes_and_that_it_had_better_be_alone() {
     assert!(found.memory_bytes > weights / 2 && found.memory_bytes < weights + (300 << 20), "{found:?}");
 }
 
-/// As the files of Stable Diffusion 1 are: another sampler, and a checker that nobody runs here.
+/// Like the files of Stable Diffusion 1: another sampler, and a safety checker that is not used here.
 #[test]
-fn what_is_done_otherwise_than_the_files_say_is_noted() {
+fn deviations_from_the_files_are_noted() {
     let (_, folder) = folder("first");
     set(folder.path(), "scheduler/scheduler_config.json", "_class_name", json!("PNDMScheduler"));
     let checker = json!(["stable_diffusion", "StableDiffusionSafetyChecker"]);
     set(folder.path(), "model_index.json", "safety_checker", checker);
     let spec = ModelSpec::new("draw", folder.path());
     let notes = Diffusion.inspect(&spec).unwrap().unwrap().notes.join("; ");
-    assert!(notes.contains("DDIM samples in place of PNDMScheduler"), "{notes}");
-    assert!(notes.contains("the safety checker is not run"), "{notes}");
+    assert!(notes.contains("using DDIM instead of PNDMScheduler"), "{notes}");
+    assert!(notes.contains("the safety checker is not used"), "{notes}");
     let eight_bits = ModelSpec { precision: Precision::Int8, ..spec };
     let refused = Diffusion.inspect(&eight_bits).unwrap_err().to_string();
-    assert!(refused.contains("weights of eight bits"), "{refused}");
+    assert!(refused.contains("int8 weights"), "{refused}");
 }
 
 #[test]
-fn what_cannot_be_drawn_is_refused_before_it_waits() {
-    let (said, folder) = folder("first");
+fn impossible_images_are_refused_before_queueing() {
+    let (reference, folder) = folder("first");
     let pool = pool(&folder);
     let refusals = [
         (
-            ImagePrompt { size: Some((36, 40)), ..draw(&said) },
-            "36 x 40: sides are multiples of 8, and at least 16",
+            ImagePrompt { size: Some((36, 40)), ..draw(&reference) },
+            "36 x 40: sides must be multiples of 8 and at least 16",
         ),
         (
-            ImagePrompt { size: Some((8, 8)), ..draw(&said) },
-            "8 x 8: sides are multiples of 8, and at least 16",
+            ImagePrompt { size: Some((8, 8)), ..draw(&reference) },
+            "8 x 8: sides must be multiples of 8 and at least 16",
         ),
         (
-            ImagePrompt { size: Some((u32::MAX - 7, u32::MAX - 7)), ..draw(&said) },
-            "this model draws at most 2400",
+            ImagePrompt { size: Some((u32::MAX - 7, u32::MAX - 7)), ..draw(&reference) },
+            "this model generates at most 2400",
         ),
         (
-            ImagePrompt { size: Some((64, 64)), ..draw(&said) },
-            "64 x 64 are 4096 pixels; this model draws at most 2400",
+            ImagePrompt { size: Some((64, 64)), ..draw(&reference) },
+            "64 x 64 are 4096 pixels; this model generates at most 2400",
         ),
-        (ImagePrompt { steps: Some(0), ..draw(&said) }, "0 steps: from 1 to 150 are done"),
-        (ImagePrompt { steps: Some(151), ..draw(&said) }, "151 steps: from 1 to 150 are done"),
+        (ImagePrompt { steps: Some(0), ..draw(&reference) }, "0 steps: must be from 1 to 150"),
+        (ImagePrompt { steps: Some(151), ..draw(&reference) }, "151 steps: must be from 1 to 150"),
         (
-            ImagePrompt { guidance: Some(f32::NAN), ..draw(&said) },
-            "a guidance of NaN: it is from 0 to 50, and usually 7.5",
-        ),
-        (
-            ImagePrompt { guidance: Some(-1.0), ..draw(&said) },
-            "a guidance of -1: it is from 0 to 50, and usually 7.5",
+            ImagePrompt { guidance: Some(f32::NAN), ..draw(&reference) },
+            "a guidance of NaN: must be from 0 to 50, usually 7.5",
         ),
         (
-            ImagePrompt { prompt: "x".repeat(20_000), ..draw(&said) },
-            "the prompt has 20000 bytes; at most 16384 are read",
+            ImagePrompt { guidance: Some(-1.0), ..draw(&reference) },
+            "a guidance of -1: must be from 0 to 50, usually 7.5",
+        ),
+        (
+            ImagePrompt { prompt: "x".repeat(20_000), ..draw(&reference) },
+            "the prompt has 20000 bytes; the limit is 16384",
         ),
     ];
     for (asked, why) in refusals {
         match pool.call("draw", ModelRequest::TextToImage(asked), CallOptions::default()) {
-            Err(ModelError::Input(said)) => assert!(said.contains(why), "{said:?} does not say {why:?}"),
+            Err(ModelError::Input(message)) => {
+                assert!(message.contains(why), "{message:?} does not say {why:?}")
+            }
             other => panic!("{other:?} instead of {why}"),
         }
     }
 }
 
-/// Memory that is named bounds the pictures, and a copy that could not draw the smallest is not begun.
+/// Configured memory limits the image size, and a copy that could not generate the smallest image is not started.
 #[test]
-fn pictures_are_as_large_as_the_memory_allows() {
-    let (said, folder) = folder("first");
+fn image_size_is_limited_by_memory() {
+    let (reference, folder) = folder("first");
     let spec = |bytes: u64| ModelSpec { memory_bytes: Some(bytes), ..ModelSpec::new("draw", folder.path()) };
     let asked =
-        |side: u32| ModelRequest::TextToImage(ImagePrompt { size: Some((side, side)), ..draw(&said) });
+        |side: u32| ModelRequest::TextToImage(ImagePrompt { size: Some((side, side)), ..draw(&reference) });
     let ample = Diffusion.prepare(&spec(4 << 30)).unwrap();
     assert!(ample.prepare(asked(2048)).is_ok() && ample.prepare(asked(2056)).is_err());
     let scarce = Diffusion.prepare(&spec(300 << 20)).unwrap();
@@ -172,15 +174,15 @@ fn pictures_are_as_large_as_the_memory_allows() {
     assert!(matches!(refused, LoadError::Memory { .. }), "{refused}");
 }
 
-/// Faults: T3. The decoder of a large picture is silent for longer than that of a small one, and does not hang.
+/// Faults: T3. The decoder of a large image is silent for longer than that of a small one, and does not hang.
 #[test]
-fn who_draws_larger_pictures_may_be_silent_for_longer() {
+fn stall_limit_grows_with_the_image_size() {
     let (_, folder) = folder("first");
     let spec = ModelSpec::new("draw", folder.path());
     let usual = Diffusion.stall_max(&spec).unwrap();
     let ample = Diffusion.stall_max(&ModelSpec { memory_bytes: Some(4 << 30), ..spec }).unwrap();
     assert!(usual >= ModelPoolSettings::default().stall_max, "{usual:?}");
-    assert!(usual < Duration::from_secs(31), "tiny pictures take no time: {usual:?}");
+    assert!(usual < Duration::from_secs(31), "tiny images take no time: {usual:?}");
     assert!(ample > Duration::from_secs(40), "2048 x 2048 in 8 channels: {ample:?}");
 }
 
@@ -191,7 +193,7 @@ fn loaded(folder: &TempDir) -> (LoadedModel, RequestPart) {
 }
 
 #[test]
-fn a_copy_proves_itself_by_the_same_answer_every_time() {
+fn golden_answer_is_reproducible() {
     for name in ["first", "second"] {
         let (_, folder) = folder(name);
         let ((mut one, golden), (mut other, _)) = (loaded(&folder), loaded(&folder));
@@ -205,76 +207,76 @@ fn a_copy_proves_itself_by_the_same_answer_every_time() {
 }
 
 #[test]
-fn progress_is_told_after_every_step_and_life_within_each() {
-    let (said, folder) = folder("first");
+fn every_step_reports_progress_and_advances_the_beacon() {
+    let (reference, folder) = folder("first");
     let (mut model, _) = loaded(&folder);
     let beacon = Beacon::default();
-    let mut told = Vec::new();
-    let asked = RequestPart::GenerateImage(draw(&said));
+    let mut progress = Vec::new();
+    let asked = RequestPart::GenerateImage(draw(&reference));
     let mut say = |piece| match piece {
-        AnswerUpdate::Progress(part) => told.push((part, beacon.steps())),
+        AnswerUpdate::Progress(part) => progress.push((part, beacon.steps())),
         AnswerUpdate::Text(text) => panic!("{text}"),
     };
     model.answer(&[asked], &beacon, &mut say).unwrap();
-    let parts: Vec<f32> = told.iter().map(|(part, _)| *part).collect();
+    let parts: Vec<f32> = progress.iter().map(|(part, _)| *part).collect();
     assert_eq!(parts, [0.25, 0.5, 0.75, 1.0]);
-    assert!(told.windows(2).all(|pair| pair[1].1 - pair[0].1 >= 10), "few signs of life: {told:?}");
+    assert!(progress.windows(2).all(|pair| pair[1].1 - pair[0].1 >= 10), "few beacon steps: {progress:?}");
 }
 
-/// Whoever is told to stop does so at the next sign of life, of which every denoising step has many.
+/// A stop takes effect at the next beacon step, of which every denoising step has many.
 #[test]
-fn a_drawing_stops_within_one_step() {
-    let (said, folder) = folder("first");
+fn image_generation_stops_within_one_step() {
+    let (reference, folder) = folder("first");
     let (mut model, _) = loaded(&folder);
-    let asked = [RequestPart::GenerateImage(draw(&said))];
+    let asked = [RequestPart::GenerateImage(draw(&reference))];
     let counted = Beacon::default();
     let mut pieces = Vec::new();
     model.answer(&asked, &counted, &mut |piece| pieces.push(piece)).unwrap();
     assert!(
         pieces.len() > 2 && counted.steps() > 10 * pieces.len() as u64,
-        "it tells, and is seen to work between: {pieces:?} {}",
+        "it reports progress and advances its beacon: {pieces:?} {}",
         counted.steps()
     );
     for at in 1..pieces.len() {
-        let (stopping, mut said, mut told) = (Beacon::default(), 0, 0);
+        let (stopping, mut reference, mut progress) = (Beacon::default(), 0, 0);
         let answer = model.answer(&asked, &stopping, &mut |_| {
-            said += 1;
-            if said == at {
+            reference += 1;
+            if reference == at {
                 stopping.stop();
-                told = stopping.steps();
+                progress = stopping.steps();
             }
         });
-        assert_eq!(answer, Err(InferenceError::Stopped), "told at {at} of {} pieces", pieces.len());
-        assert_eq!(stopping.steps(), told + 1, "it went on after it was told");
+        assert_eq!(answer, Err(InferenceError::Stopped), "stopped at {at} of {} updates", pieces.len());
+        assert_eq!(stopping.steps(), progress + 1, "it continued after the stop");
     }
 }
 
 #[test]
-fn a_load_stops_when_it_is_told_to() {
+fn loading_can_be_stopped() {
     let (_, folder) = folder("first");
-    let told = Beacon::default();
-    told.stop();
-    let stopped = Diffusion.load(&ModelSpec::new("draw", folder.path()), &told).unwrap_err();
-    assert_eq!((stopped, told.steps()), (LoadError::Stopped, 1));
+    let progress = Beacon::default();
+    progress.stop();
+    let stopped = Diffusion.load(&ModelSpec::new("draw", folder.path()), &progress).unwrap_err();
+    assert_eq!((stopped, progress.steps()), (LoadError::Stopped, 1));
 }
 
-/// What is done to a folder, and what is said of it: which file, and what is wrong with it.
+/// What is done to a folder, and the expected error: which file, and what is wrong with it.
 #[test]
-fn folders_that_are_not_whole_are_refused_by_the_name_of_the_file() {
+fn incomplete_folders_are_errors_that_name_the_file() {
     type TinyDamage = fn(&Path);
     let cases: [(TinyDamage, &str, &str); 14] = [
-        (|at| remove(at, "model_index.json"), "model_index.json", "there is no configuration here"),
+        (|at| remove(at, "model_index.json"), "model_index.json", "no configuration found here"),
         (
             |at| set(at, "model_index.json", "_class_name", json!("StableDiffusionXLPipeline")),
             "model_index.json",
             "a StableDiffusionXLPipeline",
         ),
-        (|at| remove(at, "vae/config.json"), "vae/config.json", "there is no configuration here"),
-        (|at| put(at, "vae/config.json", b"{\"block_out"), "vae/config.json", "not what it should be"),
+        (|at| remove(at, "vae/config.json"), "vae/config.json", "no configuration found here"),
+        (|at| put(at, "vae/config.json", b"{\"block_out"), "vae/config.json", "invalid"),
         (
             |at| remove(at, "unet/diffusion_pytorch_model.safetensors"),
             "unet",
-            "there is no diffusion_pytorch_model.safetensors here",
+            "no diffusion_pytorch_model.safetensors found here",
         ),
         (
             |at| rename(at, "unet/diffusion_pytorch_model.safetensors", "unet/diffusion_pytorch_model.bin"),
@@ -289,12 +291,12 @@ fn folders_that_are_not_whole_are_refused_by_the_name_of_the_file() {
         (
             |at| put(at, "text_encoder/model.safetensors", b"<html>not found</html>"),
             "model.safetensors",
-            "no safetensors file",
+            "not a safetensors file",
         ),
         (
             |at| cut(at, "vae/diffusion_pytorch_model.safetensors"),
             "diffusion_pytorch_model.safetensors",
-            "cut short",
+            "truncated",
         ),
         (
             |at| set(at, "unet/config.json", "addition_embed_type", json!("text_time")),
@@ -315,7 +317,7 @@ fn folders_that_are_not_whole_are_refused_by_the_name_of_the_file() {
             "scheduler_config.json",
             "DDIMScheduler",
         ),
-        (|at| remove(at, "tokenizer/merges.txt"), "tokenizer", "nor vocab.json with merges.txt"),
+        (|at| remove(at, "tokenizer/merges.txt"), "tokenizer", "or vocab.json with merges.txt"),
     ];
     for (damage, file, why) in cases {
         let (_, folder) = folder("first");
@@ -325,26 +327,26 @@ fn folders_that_are_not_whole_are_refused_by_the_name_of_the_file() {
     }
 }
 
-/// Headers may be well while what they hold is of another model: that is seen when the tensors are read.
+/// Valid headers with the contents of another model: noticed when the tensors are read.
 #[test]
-fn weights_of_another_model_are_refused_by_the_name_of_the_tensor() {
+fn weights_of_another_model_are_errors_that_name_the_tensor() {
     type TinyDamage = fn(&Path);
     let cases: [(TinyDamage, &str); 4] = [
         (
             |at| set(at, "unet/config.json", "layers_per_block", json!(2)),
-            "there is no tensor down_blocks.0.resnets.1.norm1.weight here",
+            "no tensor down_blocks.0.resnets.1.norm1.weight found here",
         ),
         (
             |at| set(at, "unet/config.json", "block_out_channels", json!([16, 32, 64])),
-            "and config.json makes it",
+            "but by config.json it should be",
         ),
         (
             |at| set(at, "text_encoder/config.json", "intermediate_size", json!(1 << 20)),
-            "mlp.fc1.weight has the shape [32, 16], and config.json makes it [1048576, 16]",
+            "mlp.fc1.weight has the shape [32, 16], but by config.json it should be [1048576, 16]",
         ),
         (
             |at| set(at, "vae/config.json", "layers_per_block", json!(3)),
-            "there is no tensor decoder.up_blocks.0.resnets.2",
+            "no tensor decoder.up_blocks.0.resnets.2",
         ),
     ];
     for (damage, why) in cases {
@@ -359,7 +361,7 @@ fn weights_of_another_model_are_refused_by_the_name_of_the_tensor() {
 }
 
 #[test]
-fn a_checkpoint_in_one_file_is_told_how_to_become_a_folder() {
+fn single_file_checkpoint_is_refused_with_instructions() {
     let folder = tempfile::tempdir().unwrap();
     let header =
         json!({"model.diffusion_model.out.0.bias": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}})
@@ -379,23 +381,24 @@ fn a_checkpoint_in_one_file_is_told_how_to_become_a_folder() {
     assert_eq!(Diffusion.inspect(&ModelSpec::new("draw", folder.path())).unwrap(), None);
 }
 
-/// Weights that are no numbers give no picture of noise, but say so.
+/// Non-finite weights are reported instead of producing an image of noise.
 #[test]
-fn damaged_weights_draw_nothing() {
-    let (said, folder) = folder("second");
+fn damaged_weights_are_an_error() {
+    let (reference, folder) = folder("second");
     let path = folder.path().join("unet/diffusion_pytorch_model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     let end = bytes.len();
     bytes[end - 4096..].fill(0xFF);
     fs::write(&path, bytes).unwrap();
     let (mut model, _) = loaded(&folder);
-    let answer = model.answer(&[RequestPart::GenerateImage(draw(&said))], &Beacon::default(), &mut |_| {});
+    let answer =
+        model.answer(&[RequestPart::GenerateImage(draw(&reference))], &Beacon::default(), &mut |_| {});
     assert!(matches!(&answer, Err(InferenceError::Engine(why)) if why.contains("step 1 of 4")), "{answer:?}");
 }
 
-/// Files are what others made: whatever byte of a header or a configuration is another, there is an answer and no panic.
+/// Files are untrusted: whichever byte of a header or a configuration is changed, there is an answer and no panic.
 #[test]
-fn no_byte_of_a_file_ends_the_process() {
+fn no_changed_byte_panics() {
     let (_, folder) = folder("second");
     let spec = ModelSpec::new("draw", folder.path());
     let files = [

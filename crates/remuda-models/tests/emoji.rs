@@ -1,7 +1,7 @@
-//! The model that lies in this repository, `models/emoji`: it draws what it is asked for.
+//! The model in this repository, `models/emoji`, generates what the prompt asks for.
 
 #![cfg(feature = "candle")]
-#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ fn corners(pool: &ModelPool, prompt: &str) -> Vec<[u8; 3]> {
 }
 
 #[test]
-fn it_draws_on_the_ground_it_was_asked_for() {
+fn background_colour_follows_the_prompt() {
     let pool = pool(None);
     let blue = corners(&pool, "a cat face on a blue background");
     assert!(blue.iter().all(|[r, _, b]| *b > r.saturating_add(60)), "{blue:?}");
@@ -53,17 +53,17 @@ fn it_draws_on_the_ground_it_was_asked_for() {
 /// Builds for cards are tested where there is one.
 #[cfg(feature = "cuda")]
 #[test]
-fn a_card_draws_what_a_cpu_draws() {
+fn card_and_cpu_generate_the_same_image() {
     let prompt = "a rocket on a black background";
     let [cpu, card] = [Device::Cpu, Device::Cuda(0)].map(|device| drawn(&pool(Some(device)), prompt));
     let apart = cpu.as_raw().iter().zip(card.as_raw()).map(|(cpu, card)| cpu.abs_diff(*card)).max();
     assert!(apart <= Some(8), "{apart:?} of 255 levels");
 }
 
-/// A build that computes on CPUs says so, before anything is loaded.
+/// A build for CPUs refuses a card before anything is loaded.
 #[cfg(not(feature = "cuda"))]
 #[test]
-fn a_card_is_refused_by_builds_for_cpus() {
+fn cards_are_refused_by_cpu_builds() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/emoji/weights");
     let spec = ModelSpec { device: Some(Device::Cuda(0)), ..ModelSpec::new("draw", folder) };
     let error = ModelPool::start(ModelPoolSettings::default(), engines()).add(spec).unwrap_err().to_string();

@@ -1,8 +1,8 @@
-//! A thousand killed processes. In a process of its own, as it counts everything that this process has.
-#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+//! A thousand killed processes. In its own test binary, because it counts the resources of the whole process.
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 #[path = "pool/fixture.rs"]
-#[expect(dead_code, reason = "what other tests say to it")]
+#[expect(dead_code, reason = "used by other tests")]
 mod fixture;
 
 use std::collections::BTreeSet;
@@ -11,28 +11,28 @@ use rustix::process::Signal;
 
 use self::fixture::{KINDS, PoolFixture, fixture, kill, resident};
 
-/// What a copy says that it takes, and takes.
+/// The memory a copy claims and takes.
 const WEIGHTS: u64 = 16 << 20;
 
-/// What is there once everybody who was killed has been replaced.
+/// The resources in use once every killed copy was replaced.
 #[derive(Clone, Debug)]
-struct Belongings {
+struct ResourceUse {
     reserved_bytes: u64,
-    /// Of both, without the program itself, which all processes share.
+    /// Of both copies, without the program's own pages, which all processes share.
     copies_bytes: u64,
     own_bytes: u64,
     descriptors: usize,
     threads: usize,
 }
 
-impl Belongings {
-    /// Looks when two copies are ready and nobody else is left.
+impl ResourceUse {
+    /// Measures when two copies are ready and no other is left.
     fn of(fixture: &PoolFixture) -> Self {
         let model = fixture.all_ready(2);
         let pids: BTreeSet<u32> = model.copies.iter().map(|copy| copy.pid.unwrap()).collect();
-        assert_eq!(children(), pids, "neither a zombie nor a stray");
+        assert_eq!(children(), pids, "no zombie and no stray process");
         let count = |folder| std::fs::read_dir(folder).unwrap().count();
-        Belongings {
+        ResourceUse {
             reserved_bytes: fixture.pool.snapshot().memory_reserved_bytes,
             copies_bytes: pids.iter().map(|pid| resident(*pid, "RssAnon")).sum(),
             own_bytes: resident(std::process::id(), "VmRSS"),
@@ -42,7 +42,7 @@ impl Belongings {
     }
 }
 
-/// The processes that this one started and has not reaped, living or dead.
+/// The child processes that were not reaped, alive or dead.
 fn children() -> BTreeSet<u32> {
     let is_ours = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -53,10 +53,10 @@ fn children() -> BTreeSet<u32> {
     entries.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok()).filter(is_ours).collect()
 }
 
-/// One of both is killed, at its work or between; whoever waits is answered by the other.
+/// Kills one of the two copies, busy or idle; waiting callers are answered by the other.
 fn kill_one(fixture: &PoolFixture, round: usize) {
     let victim = fixture.all_ready(2).copies[round % 2].id;
-    // Whoever has answered something did not die of how it was started, and is replaced at once.
+    // A copy that has answered did not die of a failed start, so it is replaced at once.
     for text in ["one", "other"] {
         fixture.embed(text).unwrap();
     }
@@ -74,10 +74,11 @@ fn kill_one(fixture: &PoolFixture, round: usize) {
 
 /// Faults: T1.
 ///
-/// The books are exact, they say within a twentieth what is there, and nothing grows: a thousand processes of 16 MiB were
-/// loaded and killed, and a descriptor, a thread, a zombie or half a kilobyte left by each would be seen.
+/// The accounting is exact, it matches the measured memory within a twentieth, and nothing grows: a thousand processes
+/// of 16 MiB were loaded and killed, and a descriptor, a thread, a zombie or half a kilobyte left by each would be
+/// noticed.
 #[test]
-fn a_thousand_killed_processes_are_reaped_and_replaced_and_leave_nothing_behind() {
+fn a_thousand_killed_processes_leave_nothing_behind() {
     let fixture = fixture();
     fixture.embedding(2, &format!("{}\nmemory_bytes = {WEIGHTS}\nweights_bytes = {WEIGHTS}", KINDS[1]));
     let mut first = None;
@@ -85,9 +86,9 @@ fn a_thousand_killed_processes_are_reaped_and_replaced_and_leave_nothing_behind(
         for round in 0..100 {
             kill_one(&fixture, hundred * 100 + round);
         }
-        let now = Belongings::of(&fixture);
+        let now = ResourceUse::of(&fixture);
         println!("{now:?}");
-        // From here on everything has been touched once that is touched by a death.
+        // From here on everything that a death touches was touched once.
         let first = first.get_or_insert_with(|| now.clone());
         assert_eq!(now.reserved_bytes, 2 * WEIGHTS);
         assert!(is_within_a_twentieth(now.copies_bytes, now.reserved_bytes), "{now:?}");

@@ -1,6 +1,6 @@
-//! ONNX files through the pool: small graphs made for this, and what is no graph, no picture or no text for them.
+//! ONNX files through the pool: small graphs made for this, and invalid graphs, images and texts.
 #![cfg(feature = "rten")]
-#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ fn picture(width: u32, height: u32, format: ImageFormat) -> Vec<u8> {
     file.into_inner()
 }
 
-fn embed_picture(pool: &ModelPool, image: Vec<u8>) -> Result<Vec<f32>, ModelError> {
+fn embed_image(pool: &ModelPool, image: Vec<u8>) -> Result<Vec<f32>, ModelError> {
     let answer = ask(pool, ModelRequest::ImageEmbedding { images: vec![image] })?;
     let [PartAnswer::ImageVector(embedded)] = &answer.parts[..] else { panic!("{answer:?}") };
     Ok(embedded.vector.clone())
@@ -43,23 +43,23 @@ fn near(vector: &[f32], expected: &[f32]) -> bool {
     vector.len() == expected.len() && vector.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-3)
 }
 
-/// What ONNX Runtime says to the same colour everywhere.
-const OF_THE_COLOUR: [f32; 4] = [0.420494, 0.194809, -0.521154, -0.716682];
+/// What ONNX Runtime returns for a uniform colour.
+const COLOUR_VECTOR: [f32; 4] = [0.420494, 0.194809, -0.521154, -0.716682];
 
 #[test]
-fn a_picture_of_any_size_and_both_formats_becomes_the_vector_of_the_reference() {
+fn image_vectors_match_the_reference_in_any_size_and_format() {
     let pool = pool(&fixture("picture.onnx"));
     for (width, height) in [(16, 16), (1, 1), (300, 20), (3, 4000)] {
-        let vector = embed_picture(&pool, picture(width, height, ImageFormat::Png)).unwrap();
-        assert!(near(&vector, &OF_THE_COLOUR), "{width} x {height}: {vector:?}");
+        let vector = embed_image(&pool, picture(width, height, ImageFormat::Png)).unwrap();
+        assert!(near(&vector, &COLOUR_VECTOR), "{width} x {height}: {vector:?}");
     }
-    let vector = embed_picture(&pool, picture(64, 48, ImageFormat::Jpeg)).unwrap();
-    let cosine: f32 = vector.iter().zip(OF_THE_COLOUR).map(|(a, b)| a * b).sum();
+    let vector = embed_image(&pool, picture(64, 48, ImageFormat::Jpeg)).unwrap();
+    let cosine: f32 = vector.iter().zip(COLOUR_VECTOR).map(|(a, b)| a * b).sum();
     assert!(cosine > 0.999, "{vector:?}");
 }
 
 #[test]
-fn what_is_transparent_is_white() {
+fn transparent_pixels_are_white() {
     let pool = pool(&fixture("picture.onnx"));
     let file = |picture: image::DynamicImage| {
         let mut file = Cursor::new(Vec::new());
@@ -68,41 +68,41 @@ fn what_is_transparent_is_white() {
     };
     let nothing = image::RgbaImage::from_pixel(20, 20, image::Rgba([200, 100, 50, 0]));
     let white = RgbImage::from_pixel(20, 20, Rgb([255; 3]));
-    let seen = embed_picture(&pool, file(nothing.into())).unwrap();
-    assert_eq!(seen, embed_picture(&pool, file(white.into())).unwrap());
-    assert!(!near(&seen, &OF_THE_COLOUR));
+    let seen = embed_image(&pool, file(nothing.into())).unwrap();
+    assert_eq!(seen, embed_image(&pool, file(white.into())).unwrap());
+    assert!(!near(&seen, &COLOUR_VECTOR));
 }
 
-/// Only what says that it is too large or no picture is refused before anybody computes.
+/// Only oversized files and files that are not images are refused before computing.
 #[test]
-fn no_picture_harms_the_one_that_looks_at_it() {
+fn no_image_harms_the_copy() {
     let pool = pool(&fixture("picture.onnx"));
     let (png, jpeg) = (picture(60, 60, ImageFormat::Png), picture(60, 60, ImageFormat::Jpeg));
     for whole in [&png, &jpeg] {
         for end in (0..whole.len()).step_by(7) {
-            // A JPEG that is cut late may still show something; it must not show the same as nothing.
-            if let Err(error) = embed_picture(&pool, whole[..end].to_vec()) {
-                let told = error.to_string();
-                assert!(told.contains("picture"), "{end}: {told}");
+            // A JPEG truncated near its end may still decode.
+            if let Err(error) = embed_image(&pool, whole[..end].to_vec()) {
+                let message = error.to_string();
+                assert!(message.contains("image"), "{end}: {message}");
             }
         }
-        assert!(embed_picture(&pool, whole.clone()).is_ok(), "it still sees");
+        assert!(embed_image(&pool, whole.clone()).is_ok(), "the copy still works");
     }
-    assert!(embed_picture(&pool, png[..png.len() / 2].to_vec()).is_err());
+    assert!(embed_image(&pool, png[..png.len() / 2].to_vec()).is_err());
     // 100,000 pixels each way, by its header alone.
     let mut huge = png.clone();
     huge[16..24].copy_from_slice(&[0, 1, 0x86, 0xa0, 0, 1, 0x86, 0xa0]);
     for (image, why) in
-        [(huge, "picture 1"), (b"GIF89a...".to_vec(), "PNG or JPEG"), (Vec::new(), "PNG or JPEG")]
+        [(huge, "image 1"), (b"GIF89a...".to_vec(), "PNG or JPEG"), (Vec::new(), "PNG or JPEG")]
     {
-        let refused = embed_picture(&pool, image).unwrap_err();
-        assert!(matches!(&refused, ModelError::Input(told) if told.contains(why)), "{refused}");
+        let refused = embed_image(&pool, image).unwrap_err();
+        assert!(matches!(&refused, ModelError::Input(message) if message.contains(why)), "{refused}");
     }
-    assert!(embed_picture(&pool, png).is_ok(), "it still sees");
+    assert!(embed_image(&pool, png).is_ok(), "the copy still works");
 }
 
 #[test]
-fn who_asks_for_something_else_is_told_so() {
+fn other_kinds_of_requests_are_refused() {
     let pool = pool(&fixture("picture.onnx"));
     let look = ModelRequest::Vision(ImageQuery { image: picture(9, 9, ImageFormat::Png), question: None });
     let refused = ask(&pool, look).unwrap_err();
@@ -112,9 +112,9 @@ fn who_asks_for_something_else_is_told_so() {
     );
 }
 
-/// Texts of many lengths in one request, one of them longer than the model reads.
+/// Texts of many lengths in one request, one of them longer than the model's limit.
 #[test]
-fn texts_of_any_length_become_the_vectors_of_the_reference() {
+fn text_vectors_match_the_reference_at_any_length() {
     let pool = pool(&fixture("text"));
     let texts = ["fresh horse", "a", "The rider takes a fresh horse from the remuda", "Fresh horse"];
     let expected = [
@@ -132,9 +132,9 @@ fn texts_of_any_length_become_the_vectors_of_the_reference() {
     }
 }
 
-/// At every place where a file could end, and with every byte of it changed.
+/// Truncated at every position, and with every byte changed.
 #[test]
-fn a_file_that_is_cut_or_damaged_is_refused_and_said_so() {
+fn truncated_or_damaged_files_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let whole = std::fs::read(fixture("picture.onnx")).unwrap();
     let path = folder.path().join("model.onnx");
@@ -142,7 +142,7 @@ fn a_file_that_is_cut_or_damaged_is_refused_and_said_so() {
     for end in 0..whole.len() {
         std::fs::write(&path, &whole[..end]).unwrap();
         let error = match Onnx.inspect(&spec) {
-            // What is missing at the very end may be something that nobody has to read.
+            // The very end of the file may be something that is not needed.
             Ok(_) => continue,
             Err(error) => error,
         };
@@ -156,20 +156,20 @@ fn a_file_that_is_cut_or_damaged_is_refused_and_said_so() {
         let mut damaged = whole.clone();
         damaged[at] ^= 0xff;
         std::fs::write(&path, &damaged).unwrap();
-        // Whatever it is now: an error, or a model that was meant otherwise, and never the end of the program.
+        // Either an error or a different model, and never a crash.
         drop(Onnx.inspect(&spec));
         drop(Onnx.load(&spec, &Beacon::default()));
     }
 }
 
 #[test]
-fn what_is_missing_or_not_for_us_is_said() {
+fn missing_or_foreign_files_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let spec = |name: &str| ModelSpec::new("it", folder.path().join(name));
     assert_eq!(
         Onnx.inspect(&ModelSpec::new("it", folder.path())),
         Ok(None),
-        "a folder without graphs is not ours"
+        "a folder without graphs is not claimed"
     );
     std::fs::create_dir(folder.path().join("text")).unwrap();
     std::fs::copy(fixture("text/model.onnx"), folder.path().join("text/model.onnx")).unwrap();
@@ -188,11 +188,11 @@ fn what_is_missing_or_not_for_us_is_said() {
         capability: Some(Capability::TextToText),
         ..ModelSpec::new("it", fixture("picture.onnx"))
     };
-    assert_eq!(Onnx.inspect(&asked), Ok(None), "what it is asked for, it cannot do");
+    assert_eq!(Onnx.inspect(&asked), Ok(None), "the requested capability is not supported");
 }
 
 #[test]
-fn a_copy_that_is_told_to_stop_stops() {
+fn loading_can_be_stopped() {
     let beacon = Beacon::default();
     beacon.stop();
     let error = Onnx.load(&ModelSpec::new("it", fixture("picture.onnx")), &beacon).unwrap_err();

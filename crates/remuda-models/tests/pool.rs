@@ -1,5 +1,5 @@
-//! What the pool promises, tried on copies that are threads and on copies that are child processes.
-#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+//! The promises of the pool, tested with thread copies and with child process copies.
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 mod pool {
     mod closing;

@@ -1,7 +1,7 @@
-//! Weights of a model that draws, changed on the disk behind everybody's back: the known picture tells.
+//! Weights of an image model that change on the disk unnoticed: the golden image reveals it.
 
 #![cfg(feature = "candle")]
-#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 #[path = "reference/tiny.rs"]
 mod tiny;
@@ -19,23 +19,24 @@ use remuda_models::{
 use tempfile::TempDir;
 use tiny::{TinyStyle, reference, write};
 
-/// A model, and what a pool remembers of it.
-struct Drawer {
+/// A model, and the folder with its golden answer.
+struct StoredImageModel {
     folder: TempDir,
     known: TempDir,
 }
 
-impl Drawer {
-    /// Started once, so that its picture is known.
+impl StoredImageModel {
+    /// Started once, so that the golden image is stored.
     fn new(name: &str) -> Self {
-        let drawer = Drawer { folder: tempfile::tempdir().unwrap(), known: tempfile::tempdir().unwrap() };
+        let drawer =
+            StoredImageModel { folder: tempfile::tempdir().unwrap(), known: tempfile::tempdir().unwrap() };
         write(&reference()[name], drawer.folder.path(), TinyStyle::default());
         drawer.draw().unwrap();
-        assert_eq!(fs::read_dir(drawer.known.path()).unwrap().count(), 1, "it is remembered");
+        assert_eq!(fs::read_dir(drawer.known.path()).unwrap().count(), 1, "the golden answer is stored");
         drawer
     }
 
-    /// In a new pool, as after a new start.
+    /// In a new pool, as after a restart.
     fn draw(&self) -> Result<(), ModelError> {
         let golden_folder = Some(self.known.path().to_owned());
         let settings = ModelPoolSettings {
@@ -67,7 +68,7 @@ impl Drawer {
     }
 }
 
-/// Changes every number that a file holds, and neither its length nor its time: nobody was told.
+/// Changes every value in a file, but neither its length nor its modification time.
 fn change(path: &Path, number: impl Fn(usize, f32) -> f32) {
     let changed = fs::metadata(path).unwrap().modified().unwrap();
     let mut bytes = fs::read(path).unwrap();
@@ -80,9 +81,9 @@ fn change(path: &Path, number: impl Fn(usize, f32) -> f32) {
     fs::File::options().write(true).open(path).unwrap().set_modified(changed).unwrap();
 }
 
-/// Faults: T9. Of each part of the model: all of its weights, or one in a hundred.
+/// Faults: T9. For each part of the model: all of its weights, or one in a hundred.
 #[test]
-fn other_weights_draw_another_picture_and_nobody_gets_it() {
+fn changed_weights_are_detected_before_serving() {
     type TinyDamage = fn(usize, f32) -> f32;
     let damages: [(&str, TinyDamage); 2] = [
         ("turned around", |_, number| -number),
@@ -91,21 +92,24 @@ fn other_weights_draw_another_picture_and_nobody_gets_it() {
     for name in ["first", "second"] {
         for part in ["text_encoder", "unet", "vae"] {
             for (what, damage) in damages {
-                let drawer = Drawer::new(name);
+                let drawer = StoredImageModel::new(name);
                 change(&drawer.weights(part), damage);
                 let refused = drawer.draw().unwrap_err();
                 let ModelError::NoWorkers { why, .. } = refused else { panic!("{what} {part}: {refused:?}") };
-                assert!(why.contains("known question wrongly: a picture that is"), "{what} {part}: {why}");
+                assert!(
+                    why.contains("golden request wrongly: an image that differs by"),
+                    "{what} {part}: {why}"
+                );
             }
         }
     }
 }
 
-/// What other threads, SIMD registers or a GPU make of the same weights differs by far less.
+/// Other threads, SIMD widths or a GPU change far less than this rounding.
 #[test]
-fn the_same_weights_rounded_to_sixteen_bits_draw_the_same_picture() {
+fn weights_rounded_to_half_precision_pass_the_test() {
     for name in ["first", "second"] {
-        let drawer = Drawer::new(name);
+        let drawer = StoredImageModel::new(name);
         for part in ["text_encoder", "unet", "vae"] {
             change(&drawer.weights(part), |_, number| f16::from_f32(number).to_f32());
         }

@@ -1,15 +1,15 @@
-//! Sentence embeddings by the BERT family, from the folder it is published in.
+//! Sentence embeddings with models of the BERT family, from the folder they are published in.
 //!
 //! ```text
-//!  texts ─▶ Words (caller's thread) ─▶ tokens ─▶ Crew: texts packed row after row, no padding ─▶ Net ─▶ pool, length 1
+//!  texts ─▶ BertTokenizer (caller's thread) ─▶ tokens ─▶ EmbedThreads: texts packed row after row, no padding ─▶ BertNet ─▶ pool, normalize
 //! ```
 //!
-//! An engine of its own and no graph: padding costs 3.6 times the work at mixed lengths, more than any choice of engine
-//! (trap), and a graph has to pad. Here every row is a token somebody sent; only attention looks at where a text begins
-//! and ends. The products are rten-gemm's, float or int8, so nothing here is tied to one processor.
+//! Hand-written instead of a graph: padding costs 3.6 times the work at mixed lengths, more than any choice of engine,
+//! and a graph has to pad. Here every row is a real token; only attention looks at where a text begins and ends. The
+//! matrix products are rten-gemm's, float or int8, so nothing here is tied to one processor.
 //!
-//! It reads `config.json`, `tokenizer.json` and `model.safetensors`, and where there are any, sentence-transformers' own
-//! files, which say how to pool and where to cut.
+//! Reads `config.json`, `tokenizer.json` and `model.safetensors`, and the files of sentence-transformers if they exist,
+//! which define pooling and truncation.
 
 mod attention;
 mod config;
@@ -37,7 +37,7 @@ use crate::failure::LoadError;
 use crate::model::LoadedModel;
 use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
-/// What the packed rows of one thread take at most, beside the weights: a text as long as models read, with its scores.
+/// The most memory the packed rows of one thread take besides the weights: a text of maximal length with its scores.
 const WORK_BYTES: u64 = 32 << 20;
 
 /// Embeds texts with BERT, RoBERTa, XLM-RoBERTa and DistilBERT.
@@ -87,7 +87,7 @@ impl Backend for Bert {
     }
 }
 
-/// A folder whose model is of this family. Folders that hold it as ONNX only are another engine's.
+/// Whether the folder holds a model of this family. Folders with only an ONNX file belong to the ONNX engine.
 fn is_ours(path: &Path) -> bool {
     config::family(path).is_some() && config::has_weights(path)
 }
@@ -99,7 +99,7 @@ fn memory_bytes(config: &Config, spec: &ModelSpec) -> u64 {
     } as u64;
     let tables = config.table_weights() * size_of::<f32>() as u64;
     let layer = config.layer_weights();
-    // While int8 is made, one layer is there in both.
+    // During int8 conversion one layer exists in both formats.
     let made = if spec.precision == Precision::Int8 { layer * size_of::<f32>() as u64 } else { 0 };
     tables + layer * config.layers as u64 * per_weight + made + WORK_BYTES * u64::from(spec.threads.max(1))
 }

@@ -1,12 +1,12 @@
 //! Language models from GGUF files: text to text.
 //!
 //! ```text
-//!  messages ─▶ template ─▶ words (tokens) ─▶ │ queue │ ─▶ Talker ─▶ Network: logits ─▶ sampler ─▶ speech ─▶ pieces
-//!  └──────────── caller's thread ─────────┘            └────────────────────── copy ─────────────────────────┘
+//!  messages ─▶ template ─▶ tokenizer ─▶ │ queue │ ─▶ Generator ─▶ LanguageModel: logits ─▶ sampler ─▶ detokenizer
+//!  └──────── caller's thread ────────┘            └────────────────────────── copy ─────────────────────────┘
 //! ```
 //!
-//! On a CPU the llama family is computed by [`lean`], in every build; other families and GPUs are candle's, in builds that
-//! have it.
+//! On a CPU the llama family is computed by [`cpu_llama`] in every build; other families and GPUs use candle, in builds
+//! that include it.
 
 #[cfg(feature = "candle")]
 mod candle;
@@ -48,7 +48,7 @@ impl Backend for ChatEngine {
         let Some(path) = file(spec)? else { return Ok(None) };
         let gguf = Gguf::open(&path)?;
         let plan = ChatPlan::of(&gguf, spec)?;
-        // Whatever would keep it from being loaded or asked is better known now.
+        // Everything that would prevent loading or prompting is checked now.
         Vocab::of(&gguf)?;
         PromptBuilder::of(&gguf, plan.context)?;
         let kinds = gguf.kinds();
@@ -88,7 +88,7 @@ impl Backend for ChatEngine {
     }
 }
 
-/// The file itself, or the only one in the folder.
+/// The file itself, or the only GGUF file in the folder.
 fn file(spec: &ModelSpec) -> Result<Option<PathBuf>, LoadError> {
     let is_gguf = |path: &PathBuf| path.extension().is_some_and(|it| it.eq_ignore_ascii_case("gguf"));
     if spec.path.is_file() {
@@ -104,7 +104,7 @@ fn file(spec: &ModelSpec) -> Result<Option<PathBuf>, LoadError> {
         [first, ..] => Err(LoadError::Unsupported {
             path: spec.path.clone(),
             what: format!("{} GGUF files in one folder", files.len()),
-            hint: format!("; name the one that is meant, such as {}", first.display()),
+            hint: format!("; name one of them, for example {}", first.display()),
         }),
     }
 }

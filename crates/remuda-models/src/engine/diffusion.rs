@@ -1,14 +1,14 @@
-//! Pictures from text: models of the Stable Diffusion family, from the folders `diffusers` saves.
+//! Text to image: models of the Stable Diffusion family, from folders that `diffusers` saves.
 //!
 //! ```text
 //!  folder/model_index.json ─ scheduler/ ──▶ Schedule: which times, which numbers
-//!         ├ tokenizer/ ─ text_encoder/ ──▶ Tokens ─▶ Clip: a prompt as rows
+//!         ├ tokenizer/ ─ text_encoder/ ──▶ ClipTokenizer ─▶ Clip: one row per token
 //!         ├ unet/ ───────────────────────▶ Unet: noise in latents, once or twice a step
 //!         └ vae/ ────────────────────────▶ Decoder: latents to pixels
 //! ```
 //!
-//! Everything is computed in 32 bits whatever the files have. Where a configuration asks for something else than this
-//! family does, the model is refused by name and not drawn wrongly.
+//! Everything is computed in 32 bits, whatever the files have. A configuration that differs from this family is refused
+//! with a reason, instead of producing wrong images.
 
 mod clip;
 mod config;
@@ -43,11 +43,10 @@ use crate::failure::LoadError;
 use crate::model::LoadedModel;
 use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
-/// For what is not a matter of size, as it is for every other engine.
+/// The part of the stall limit that does not depend on the image size, as for every other engine.
 const STALL: Duration = Duration::from_secs(30);
-/// A number of the largest layer takes 0.1 µs from one sign of life to the next on one core that others use as well
-/// (256 x 256 in 64 channels: half a second), and is given five times that: 80 s for 512 x 768 of Stable Diffusion,
-/// and ten minutes for 2048 x 2048.
+/// A value of the largest layer takes 0.1 µs between two beacon steps on one shared core (256 x 256 in 64 channels:
+/// half a second). The limit is five times that: 80 s for 512 x 768 of Stable Diffusion, ten minutes for 2048 x 2048.
 const STALL_A_NUMBER: Duration = Duration::from_nanos(500);
 
 /// Reads folders with a `model_index.json`.
@@ -69,12 +68,8 @@ impl Backend for Diffusion {
         let folder = DiffusersFolder::open(&spec.path)?;
         if spec.precision == Precision::Int8 {
             let path = spec.path.clone();
-            let what = "pictures from weights of eight bits".to_owned();
-            return Err(LoadError::Unsupported {
-                path,
-                what,
-                hint: "; leave the precision as it is".to_owned(),
-            });
+            let what = "int8 weights for image models".to_owned();
+            return Err(LoadError::Unsupported { path, what, hint: "; use the native precision".to_owned() });
         }
         let device = candle_device::device(spec)?;
         let checker = checker(&folder, spec, device);
@@ -87,7 +82,7 @@ impl Backend for Diffusion {
             return Err(LoadError::Memory {
                 need_bytes: need_bytes(&folder, device, smallest),
                 free_bytes: spec.memory_bytes.unwrap_or_default(),
-                hint: "name more memory for this model, or take a smaller one".to_owned(),
+                hint: "raise memory_bytes of this model, or use a smaller one".to_owned(),
             });
         }
         Ok(Some(ModelInfo {
@@ -98,8 +93,8 @@ impl Backend for Diffusion {
             device,
             device_bytes: candle_device::memory_bytes(device)?,
             memory_bytes: need_bytes(&folder, device, checker.pixels_max),
-            // A step takes seconds to minutes and cannot be broken off from outside, and an allocation that fails ends
-            // the process it is in.
+            // A step takes seconds to minutes and cannot be interrupted from outside, and a failed allocation aborts
+            // the process.
             isolation: Isolation::Process,
             notes: notes(&folder, &checker),
         }))
@@ -122,7 +117,7 @@ impl Backend for Diffusion {
         Ok(Arc::new(checker(&DiffusersFolder::open(&spec.path)?, spec, candle_device::device(spec)?)))
     }
 
-    /// By the largest picture that may be asked for: between two signs of life the decoder passes over all of it.
+    /// Based on the largest allowed image: the decoder processes all of it between two beacon steps.
     fn stall_max(&self, spec: &ModelSpec) -> Option<Duration> {
         let folder = DiffusersFolder::open(&spec.path).ok()?;
         let largest = folder.largest(checker(&folder, spec, candle_device::device(spec).ok()?).pixels_max);
@@ -130,13 +125,13 @@ impl Backend for Diffusion {
     }
 }
 
-/// For what is left of what it may take, once its device has its own.
+/// For the memory that is left after the device's overhead.
 fn checker(folder: &DiffusersFolder, spec: &ModelSpec, device: Device) -> PromptChecker {
     let room = spec.memory_bytes.map(|bytes| bytes.saturating_sub(candle_device::besides_bytes(device)));
     PromptChecker::new(folder, room)
 }
 
-/// What a copy takes of its device that draws pictures of so many pixels.
+/// Device memory of a copy for images of this many pixels.
 fn need_bytes(folder: &DiffusersFolder, device: Device, pixels: u64) -> u64 {
     candle_device::besides_bytes(device) + folder.weights_bytes() + folder.drawing_bytes(pixels)
 }
@@ -145,24 +140,25 @@ fn notes(folder: &DiffusersFolder, checker: &PromptChecker) -> Vec<String> {
     let words = folder.clip.max_position_embeddings - 2;
     let (step, pixels) = (checker.side_step, checker.pixels_max);
     let mut notes = vec![
-        format!("prompts are cut after {words} tokens"),
+        format!("prompts are truncated to {words} tokens"),
         format!(
-            "sides are multiples of {step}, pictures have at most {pixels} pixels, and a picture takes at most {} steps",
+            "image sides are multiples of {step}, images have at most {pixels} pixels and take at most {} steps",
             checker.steps_max
         ),
     ];
     if let Some(replaced) = &folder.scheduler.replaced {
         let sampler = folder.scheduler.sampler.name();
-        notes
-            .push(format!("{sampler} samples in place of {replaced}: other steps towards the same pictures"));
+        notes.push(format!(
+            "using {sampler} instead of {replaced}: the steps differ, the images are comparable"
+        ));
     }
     if folder.has_safety_checker {
-        notes.push("the safety checker is not run".to_owned());
+        notes.push("the safety checker is not used".to_owned());
     }
     notes
 }
 
-/// Why a file is none of ours though it is a model of this family.
+/// Why a single file cannot be loaded, although it is a model of this family.
 fn single(path: &Path) -> Option<LoadError> {
     let is = |kinds: &[&str]| path.extension().is_some_and(|kind| kinds.iter().any(|name| kind == *name));
     if is(&["ckpt", "pt", "pth", "bin"]) && weights::is_pickle(path) {

@@ -1,12 +1,12 @@
-//! GGUF files, read as what they are: files from strangers.
+//! Reads GGUF files as untrusted input.
 //!
 //! ```text
-//!  magic, version, counts │ metadata: key, kind, value … │ tensors: name, shape, kind, offset … │ padding │ data
+//!  magic, version, counts │ metadata: key, type, value … │ tensors: name, shape, type, offset … │ padding │ data
 //!  └──────────────────────────────── the header, read by `Gguf::open` ────────────────────────┘           └ `Gguf::each`
 //! ```
 //!
-//! Nothing is allocated because a count says so: a list has to fit into what is left of the file first. Every tensor is
-//! known to lie inside the file, and alone, before any of them is read.
+//! Nothing is allocated because of a count alone: a list must fit into the rest of the file first. Every tensor is
+//! known to lie inside the file, without overlap, before any of them is read.
 
 mod reader;
 #[cfg(test)]
@@ -22,13 +22,13 @@ use self::reader::HeaderReader;
 pub(crate) use self::tensor_type::TensorType;
 use crate::failure::LoadError;
 
-/// More than any model has: those of 400 thousand million weights stay below 2,000.
+/// More than any model has: those of 400 billion weights stay below 2,000.
 const TENSORS_MAX: u64 = 1 << 16;
-/// Likewise; tokens are one entry, not one each.
+/// Likewise; the token list is one entry.
 const ENTRIES_MAX: u64 = 1 << 16;
 const DIMENSIONS_MAX: u32 = 4;
 const ALIGNMENT: u64 = 32;
-/// What is asked of the disk at once.
+/// The read size.
 const READ_BYTES: usize = 1 << 20;
 
 /// A file's header.
@@ -47,15 +47,15 @@ pub(crate) enum MetadataValue {
     Text(String),
     Texts(Vec<String>),
     Integers(Vec<i64>),
-    /// Counted only: nothing here is ever needed of them.
+    /// Counted but not kept: no code needs them.
     Numbers(usize),
 }
 
-/// Where a tensor lies and how it is written.
+/// Where a tensor lies and how it is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorInfo {
     pub(crate) kind: TensorType,
-    /// The innermost first, as the file has it: the length of a row, then how many rows.
+    /// Innermost dimension first, as in the file: the row length, then the number of rows.
     pub(crate) shape: Vec<u64>,
     at: u64,
     bytes: u64,
@@ -105,7 +105,7 @@ impl Gguf {
         Ok(Gguf { path: path.to_owned(), metadata, tensors })
     }
 
-    /// A small tensor's bytes, as the file has them.
+    /// A small tensor's bytes as stored.
     pub(crate) fn read(&self, name: &str) -> Result<(&TensorInfo, Vec<u8>), LoadError> {
         let tensor = self.tensor(name)?;
         let mut bytes = Vec::new();
@@ -116,7 +116,7 @@ impl Gguf {
         Ok((tensor, bytes))
     }
 
-    /// A tensor's bytes, so many at a time: the largest tensors are a good part of a model, and need not be in memory twice.
+    /// A tensor's bytes in chunks: the largest tensors are a good part of a model and should not be in memory twice.
     pub(crate) fn each(
         &self,
         name: &str,
@@ -142,11 +142,11 @@ impl Gguf {
     pub(crate) fn tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
         self.tensors.get(name).ok_or_else(|| LoadError::Wrong {
             path: self.path.clone(),
-            detail: format!("there is no tensor {name} in it"),
+            detail: format!("it has no tensor {name}"),
         })
     }
 
-    /// What the tensors take in the file.
+    /// The tensors' size in the file.
     pub(crate) fn bytes(&self) -> u64 {
         self.tensors.values().map(|tensor| tensor.bytes).sum()
     }
@@ -193,7 +193,7 @@ impl Gguf {
         }
     }
 
-    /// How many weights there are of each kind, most first.
+    /// The number of weights by type, most frequent first.
     pub(crate) fn kinds(&self) -> Vec<(TensorType, u64)> {
         let mut counts = BTreeMap::new();
         for tensor in self.tensors.values() {
@@ -205,7 +205,7 @@ impl Gguf {
     }
 }
 
-/// Gives each tensor its place in the file, and sees that it is inside and not shared.
+/// Locates each tensor in the file, and checks that it is inside and does not overlap.
 fn place(
     path: &Path,
     tensors: &mut BTreeMap<String, TensorInfo>,
@@ -217,17 +217,15 @@ fn place(
     for (name, tensor) in &mut *tensors {
         let wrong = |detail| LoadError::Wrong { path: path.to_owned(), detail };
         if !tensor.at.is_multiple_of(alignment) {
-            return Err(wrong(format!("{name} begins at {}, between two places", tensor.at)));
+            return Err(wrong(format!("{name} begins at {}, which is not aligned", tensor.at)));
         }
-        tensor.at = tensor
-            .at
-            .checked_add(data_at)
-            .ok_or_else(|| wrong(format!("{name} begins past the end of all files")))?;
+        tensor.at =
+            tensor.at.checked_add(data_at).ok_or_else(|| wrong(format!("the offset of {name} overflows")))?;
         let end = tensor.at.checked_add(tensor.bytes).filter(|end| *end <= file_bytes);
         let end = end.ok_or_else(|| LoadError::Truncated {
             path: path.to_owned(),
             detail: format!(
-                "{name} is {} bytes from byte {}, and the file has {file_bytes}",
+                "{name} has {} bytes from byte {}, but the file has {file_bytes}",
                 tensor.bytes, tensor.at
             ),
         })?;
@@ -238,7 +236,7 @@ fn place(
         if let [(_, end, first), (begin, _, second)] = pair
             && begin < end
         {
-            let detail = format!("{first} and {second} lie in the same place");
+            let detail = format!("{first} and {second} overlap");
             return Err(LoadError::Wrong { path: path.to_owned(), detail });
         }
     }

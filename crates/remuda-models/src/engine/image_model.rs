@@ -1,4 +1,4 @@
-//! Pictures as vectors, by the backbone of a vision transformer or any graph that ends in a vector.
+//! Image embeddings, with the backbone of a vision transformer or any graph that ends in a vector.
 
 pub(crate) mod image_file;
 mod labels;
@@ -23,18 +23,18 @@ use crate::model::ImageEmbedding;
 use crate::request::{EmbeddedImage, ImageQuery, ModelRequest, RequestPart};
 use crate::spec::Capability;
 
-/// What a run takes beside the weights.
+/// Scratch memory of a run besides the weights.
 pub(crate) const WORK_BYTES: u64 = 96 << 20;
 
-/// How nearly all of these models were trained to see: ImageNet's mean and deviation, the middle 7/8 of a picture.
+/// The usual preprocessing: ImageNet's mean and deviation, the central 7/8 of an image.
 const MEAN: [f32; 3] = [0.485, 0.456, 0.406];
 const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 const SIDE: u32 = 224;
-/// No model looks at more than this at once.
+/// No model takes larger inputs.
 const SIDE_MAX: u64 = 1024;
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
-/// What the last normalisation of a transformer is called by those who export it, before any head is put on it.
+/// The names exporters give to a transformer's last normalisation, before any head.
 const LAST_NORMS: [&str; 4] = [
     "/layernorm/Add_1_output_0",
     "/layernorm/LayerNormalization_output_0",
@@ -42,7 +42,7 @@ const LAST_NORMS: [&str; 4] = [
     "/norm/LayerNormalization_output_0",
 ];
 
-/// A graph that sees, and which of its values is what it sees.
+/// A graph that takes an image, and the value that holds its vector.
 #[derive(Clone, Debug)]
 pub(crate) struct Backbone {
     file: PathBuf,
@@ -55,7 +55,7 @@ pub(crate) struct Backbone {
     labels: Option<Labels>,
 }
 
-/// The mean and the deviation of the colours it was trained on.
+/// The mean and deviation of the colours in training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct ColorNormalization {
     mean: [f32; 3],
@@ -63,7 +63,7 @@ struct ColorNormalization {
 }
 
 impl ColorNormalization {
-    /// As transformers writes them beside a model; ImageNet's where nothing is said.
+    /// Read from transformers' preprocessor file next to the graph; ImageNet's if there is none.
     fn beside(graph: &Path) -> Result<ColorNormalization, LoadError> {
         let file = graph.with_file_name("preprocessor_config.json");
         if !file.is_file() {
@@ -74,13 +74,13 @@ impl ColorNormalization {
             return Err(wrong(format!("larger than {SETTINGS_BYTES_MAX} bytes")));
         }
         let read = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
-        let said: PreprocessorFile =
+        let file: PreprocessorFile =
             serde_json::from_slice(&read).map_err(|error| wrong(error.to_string()))?;
-        let deviation = said.image_std.unwrap_or(DEVIATION);
+        let deviation = file.image_std.unwrap_or(DEVIATION);
         if deviation.iter().any(|deviation| *deviation <= 0.0) {
-            return Err(wrong("a deviation that is not above zero".to_owned()));
+            return Err(wrong("a deviation is not above zero".to_owned()));
         }
-        Ok(ColorNormalization { mean: said.image_mean.unwrap_or(MEAN), deviation })
+        Ok(ColorNormalization { mean: file.image_mean.unwrap_or(MEAN), deviation })
     }
 }
 
@@ -95,8 +95,7 @@ impl Backbone {
         let unsupported = |what: String| LoadError::Unsupported {
             path: file.to_owned(),
             what,
-            hint: "; a graph has to give a vector, or to have the backbone of a vision transformer"
-                .to_owned(),
+            hint: "; a graph must output a vector or contain the backbone of a vision transformer".to_owned(),
         };
         let Some(input) = header.inputs.first() else { return Err(unsupported("no input".to_owned())) };
         let side = match input.shape[2..] {
@@ -104,21 +103,21 @@ impl Backbone {
             [Some(height), Some(width)] if height == width && (1..=SIDE_MAX).contains(&height) => {
                 height as u32
             }
-            _ => return Err(unsupported(format!("pictures of the shape {:?}", input.shape))),
+            _ => return Err(unsupported(format!("images of the shape {:?}", input.shape))),
         };
         let labels = Labels::beside(file, header)?;
         let is_label = |name: &str| labels.as_ref().is_some_and(|labels| labels.output == name);
         let of_rank = |rank: usize| {
             header.outputs.iter().find(|info| info.shape.len() == rank && !is_label(&info.name))
         };
-        let given = of_rank(2).or(of_rank(3)).map(|info| &info.name);
+        let output_vector = of_rank(2).or(of_rank(3)).map(|info| &info.name);
         let inner = || {
             let mut values = header.values.iter().rev().filter(|value| !value.contains("/encoder/"));
             values.find(|value| LAST_NORMS.iter().any(|name| value.ends_with(name)))
         };
-        // What only tells things apart has no other vector than how likely each is.
-        let told = labels.as_ref().map(|labels| &labels.output);
-        let (output, is_inner) = match (given, inner(), told) {
+        // A pure classifier has no vector other than its class scores.
+        let scores = labels.as_ref().map(|labels| &labels.output);
+        let (output, is_inner) = match (output_vector, inner(), scores) {
             (Some(name), _, _) | (None, None, Some(name)) => (name.clone(), false),
             (None, Some(value), _) => (value.clone(), true),
             (None, None, None) => return Err(unsupported("no output that is a vector".to_owned())),
@@ -128,7 +127,7 @@ impl Backbone {
         Ok(Backbone { file: file.to_owned(), input, output, side, is_inner, cubics, colors, labels })
     }
 
-    /// What its graph would compute wrongly, by the names of the values.
+    /// The values that rten would compute wrongly, by name.
     fn grids(
         &self,
         threads: &Arc<ThreadPool>,
@@ -137,7 +136,7 @@ impl Backbone {
         if self.cubics.is_empty() {
             return Ok(Vec::new());
         }
-        let graph = OnnxGraph::load_as_it_is(&self.file, threads, beacon)?;
+        let graph = OnnxGraph::load_unoptimized(&self.file, threads, beacon)?;
         let (input, side) = (graph.value(&self.input)?, self.side as usize);
         let see = |brightness, value| {
             let picture = Tensor::full(&[1, 3, side, side], brightness);
@@ -161,10 +160,12 @@ impl Backbone {
     }
 
     pub(crate) fn notes(&self) -> Vec<String> {
-        let mut notes =
-            vec![format!("it sees the middle square of a picture, at {0} x {0} pixels", self.side)];
+        let mut notes = vec![format!(
+            "images are cropped to the central square and scaled to {0} x {0} pixels",
+            self.side
+        )];
         if self.is_inner {
-            notes.push(format!("the vector is taken at {}, before what the graph was made for", self.output));
+            notes.push(format!("the vector is taken at {}, before the graph's head", self.output));
         }
         notes
     }
@@ -177,7 +178,7 @@ pub(crate) struct ImageModel {
     side: u32,
     colors: ColorNormalization,
     labels: Option<(Labels, NodeId)>,
-    /// Values that the graph itself would compute wrongly.
+    /// Values that rten would compute wrongly.
     grids: Vec<(NodeId, Tensor<f32>)>,
 }
 
@@ -203,7 +204,7 @@ impl ImageEmbedding for ImageModel {
         let picture = image_file::decode(image).map_err(InferenceError::Input)?;
         beacon.step()?;
         let resized = self.side * 8 / 7;
-        let square = resize::middle(&picture, resized, self.side);
+        let square = resize::central_square(&picture, resized, self.side);
         let side = self.side as usize;
         let planes = Tensor::from_data(
             &[1, 3, side, side],
@@ -212,8 +213,8 @@ impl ImageEmbedding for ImageModel {
         beacon.step()?;
         let grids = self.grids.iter().map(|(node, places)| (*node, places.into()));
         let inputs = std::iter::once((self.input, planes.into())).chain(grids).collect();
-        let told = self.labels.as_ref().map(|(_, node)| *node).filter(|node| *node != self.output);
-        let outputs: Vec<_> = std::iter::once(self.output).chain(told).collect();
+        let scores = self.labels.as_ref().map(|(_, node)| *node).filter(|node| *node != self.output);
+        let outputs: Vec<_> = std::iter::once(self.output).chain(scores).collect();
         let seen = self.graph.run_all(inputs, &outputs)?;
         beacon.step()?;
         let labels = match (&self.labels, seen.last()) {
@@ -224,27 +225,27 @@ impl ImageEmbedding for ImageModel {
     }
 }
 
-/// Of a row of tokens the first is the one that stands for all.
+/// Of a sequence of tokens the first one represents the image.
 fn vector(seen: Option<&Tensor<f32>>) -> Result<Vec<f32>, InferenceError> {
-    let seen = seen.ok_or_else(|| InferenceError::Engine("the graph gave nothing".to_owned()))?;
+    let seen = seen.ok_or_else(|| InferenceError::Engine("the graph has no output".to_owned()))?;
     match *seen.shape() {
         [1, _] => Ok(seen.to_vec()),
         [1, tokens, width] if tokens > 0 => Ok(seen.iter().take(width).copied().collect()),
-        ref shape => Err(InferenceError::Engine(format!("a vector was expected and {shape:?} came"))),
+        ref shape => Err(InferenceError::Engine(format!("expected a vector, got {shape:?}"))),
     }
 }
 
-/// Of length 1.
+/// Normalises to a unit vector.
 pub(crate) fn unit(mut vector: Vec<f32>) -> Result<Vec<f32>, InferenceError> {
     let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
     if !length.is_finite() || length <= f32::MIN_POSITIVE {
-        return Err(InferenceError::Engine("the vector has no direction".to_owned()));
+        return Err(InferenceError::Engine("the vector is zero or not finite".to_owned()));
     }
     vector.iter_mut().for_each(|number| *number /= length);
     Ok(vector)
 }
 
-/// Looks at pictures before they wait for anybody.
+/// Checks images before they are queued.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ImageChecks(pub(crate) Capability);
 
@@ -253,7 +254,7 @@ impl Prepare for ImageChecks {
         match request {
             ModelRequest::ImageEmbedding { images } if self.0 == Capability::ImageEmbedding => {
                 let parts = images.into_iter().enumerate().map(|(place, image)| {
-                    let why = |why| ModelError::Input(format!("picture {}: {why}", place + 1));
+                    let why = |why| ModelError::Input(format!("image {}: {why}", place + 1));
                     image_file::examine(&image).map_err(why)?;
                     Ok(RequestPart::EmbedImage(image))
                 });
@@ -261,16 +262,16 @@ impl Prepare for ImageChecks {
             }
             ModelRequest::Vision(look) if self.0 == Capability::Vision => {
                 if look.question.as_deref().is_some_and(|question| !question.trim().is_empty()) {
-                    return Err(ModelError::Input(
-                        "this model reads text and cannot be asked anything".to_owned(),
-                    ));
+                    return Err(ModelError::Input("this model reads text and takes no question".to_owned()));
                 }
                 image_file::examine(&look.image).map_err(ModelError::Input)?;
                 Ok(vec![RequestPart::Recognize(look)])
             }
-            other => {
-                Err(ModelError::Input(format!("a model for {} was asked for {}", self.0, other.capability())))
-            }
+            other => Err(ModelError::Input(format!(
+                "a model for {} got a request for {}",
+                self.0,
+                other.capability()
+            ))),
         }
     }
 
@@ -283,5 +284,5 @@ impl Prepare for ImageChecks {
     }
 }
 
-/// A picture with a word in it, drawn for this.
+/// An image with a word in it.
 const GOLDEN: &[u8] = include_bytes!("image_model/golden.png");

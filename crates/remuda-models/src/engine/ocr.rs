@@ -1,12 +1,12 @@
-//! Reads text in pictures, as PP-OCR does: one graph finds where text is, a second one (if it is there) which way up, a
-//! third one what it says.
+//! Reads text in images like PP-OCR: one graph finds text, an optional second one its orientation, and a third one
+//! reads it.
 //!
 //! ```text
-//!  picture ─▶ frame ─▶ [det] ─▶ map of text ─▶ boxes ─▶ crop ─▶ [cls] upside down? ─▶ [rec] ─▶ characters ─▶ lines
+//!  image ─▶ frame ─▶ [det] ─▶ map of text ─▶ boxes ─▶ crop ─▶ [cls] upside down? ─▶ [rec] ─▶ characters ─▶ lines
 //! ```
 //!
-//! Every box is read by itself: boxes of one picture are seldom of one width, and padding them to the widest costs more
-//! than reading them together saves.
+//! Every box is read separately: boxes of one image rarely have the same width, and padding them costs more than
+//! batching saves.
 
 mod boxes;
 mod charset;
@@ -31,36 +31,36 @@ use crate::failure::{InferenceError, LoadError};
 use crate::model::Vision;
 use crate::request::{ImageQuery, RecognizedText, TextLine};
 
-/// What the largest picture takes beside the weights.
+/// Scratch memory for the largest image, besides the weights.
 pub(crate) const WORK_BYTES: u64 = 768 << 20;
 
-/// All three were trained on −1 to 1.
+/// All three graphs were trained on −1 to 1.
 const HALF: [f32; 3] = [0.5; 3];
-/// How high a line is when it is read, and how wide it is at least: what the graph was trained on.
+/// The line height the graph was trained on, and the minimal width.
 const LINE_HEIGHT: u32 = 48;
 const LINE_WIDTH_MIN: u32 = 320;
-/// A line that would be wider is squeezed.
+/// Wider lines are compressed.
 const LINE_WIDTH_MAX: u32 = 4096;
-/// How wide a line is when it is asked which way up it is.
+/// The width of a line when its orientation is determined.
 const TURN_WIDTH: u32 = 192;
-/// How sure it has to be that a line is upside down.
+/// The minimal confidence that a line is upside down.
 const TURN_CONFIDENCE_MIN: f32 = 0.9;
-/// What is read with less is more likely a pattern than a text.
+/// Results below this confidence are more likely patterns than text.
 const LINE_CONFIDENCE_MIN: f32 = 0.5;
 
-/// The graphs of a reader.
+/// The graphs of an OCR model.
 #[derive(Clone, Debug)]
 pub(crate) struct OcrFiles {
     find: PathBuf,
     read: PathBuf,
     turn: Option<PathBuf>,
-    letters: Charset,
-    /// Where the characters stand, unless the graph has them.
-    letters_file: Option<PathBuf>,
+    charset: Charset,
+    /// The file of characters, if the graph does not contain them.
+    charset_file: Option<PathBuf>,
 }
 
 impl OcrFiles {
-    /// Those that find and read, if they are among these.
+    /// Finds the detection and recognition graphs among these.
     pub(crate) fn among(graphs: &[PathBuf]) -> Result<Option<OcrFiles>, LoadError> {
         let named = |part: &str| {
             let is_named = |path: &&PathBuf| {
@@ -74,41 +74,41 @@ impl OcrFiles {
         let (Some(find), Some(read)) = (named("det"), named("rec")) else { return Ok(None) };
         let turn = named("cls");
         for graph in [Some(&find), turn.as_ref()].into_iter().flatten() {
-            sees(graph)?;
+            image_header(graph)?;
         }
-        let header = sees(&read)?;
+        let header = image_header(&read)?;
         let classes = match header.outputs.first().map(|info| info.shape.as_slice()) {
             Some([_, _, Some(classes)]) => usize::try_from(*classes).ok(),
             _ => None,
         };
-        let (letters, letters_file) = Charset::find(&read, &header, classes)?;
-        Ok(Some(OcrFiles { find, read, turn, letters, letters_file }))
+        let (charset, charset_file) = Charset::find(&read, &header, classes)?;
+        Ok(Some(OcrFiles { find, read, turn, charset, charset_file }))
     }
 
     pub(crate) fn architecture(&self) -> String {
-        format!("PP-OCR, {} characters", self.letters.count())
+        format!("PP-OCR, {} characters", self.charset.count())
     }
 
     pub(crate) fn all(&self) -> Vec<PathBuf> {
-        let optional = [self.turn.as_ref(), self.letters_file.as_ref()].into_iter().flatten();
+        let optional = [self.turn.as_ref(), self.charset_file.as_ref()].into_iter().flatten();
         [&self.find, &self.read].into_iter().chain(optional).cloned().collect()
     }
 
     pub(crate) fn notes(&self) -> Vec<String> {
         match self.turn {
             Some(_) => Vec::new(),
-            None => vec!["without a graph called cls, lines that stand upside down are not read".to_owned()],
+            None => vec!["without a cls graph, upside-down lines are not read".to_owned()],
         }
     }
 }
 
-/// The header of a graph that takes one picture.
-fn sees(path: &Path) -> Result<OnnxHeader, LoadError> {
+/// The header of a graph that takes one image.
+fn image_header(path: &Path) -> Result<OnnxHeader, LoadError> {
     let header = OnnxHeader::read(path)?;
     if !header.cubics.is_empty() {
         return Err(LoadError::Unsupported {
             path: path.to_owned(),
-            what: "cubic interpolation, which would be computed as linear".to_owned(),
+            what: "cubic interpolation, which rten computes as linear".to_owned(),
             hint: "; export it with linear interpolation".to_owned(),
         });
     }
@@ -118,13 +118,12 @@ fn sees(path: &Path) -> Result<OnnxHeader, LoadError> {
         }
         _ => Err(LoadError::Wrong {
             path: path.to_owned(),
-            detail: "a graph of a reader takes one picture of three colours, and this one does not"
-                .to_owned(),
+            detail: "an OCR graph takes one image of three colours, but this one does not".to_owned(),
         }),
     }
 }
 
-/// A graph that takes one picture and gives one thing.
+/// A graph with one image as input and one output.
 struct OcrStage {
     graph: OnnxGraph,
     input: NodeId,
@@ -137,20 +136,20 @@ impl OcrStage {
         threads: &std::sync::Arc<rten::ThreadPool>,
         beacon: &Beacon,
     ) -> Result<OcrStage, LoadError> {
-        let (header, graph) = (sees(path)?, OnnxGraph::load(path, threads, beacon)?);
+        let (header, graph) = (image_header(path)?, OnnxGraph::load(path, threads, beacon)?);
         let node =
             |info: Option<&super::onnx::header::TensorShape>| graph.value(info.map_or("", |info| &info.name));
         let (input, output) = (node(header.inputs.first())?, node(header.outputs.first())?);
         Ok(OcrStage { graph, input, output })
     }
 
-    /// What it makes of a picture, with black to the right of it up to `width`.
+    /// Runs the graph on an image, padded with black on the right up to `width`.
     fn run(&self, picture: &RgbImage, width: u32) -> Result<Tensor<f32>, InferenceError> {
         let (height, given) = (picture.height() as usize, picture.width() as usize);
         let width = (width as usize).max(given);
         let planes = image_file::planes(picture, HALF, HALF);
         let mut input = vec![0.0; 3 * height * width];
-        // Blue comes first: these were trained on pictures as OpenCV reads them.
+        // Blue first: these graphs were trained on images in OpenCV's channel order.
         for (plane, source) in input.chunks_mut(height * width).zip(planes.chunks(height * given).rev()) {
             for (row, source) in plane.chunks_mut(width).zip(source.chunks(given)) {
                 row[..given].copy_from_slice(source);
@@ -165,7 +164,7 @@ pub(crate) struct OcrModel {
     find: OcrStage,
     read: OcrStage,
     turn: Option<OcrStage>,
-    letters: Charset,
+    charset: Charset,
 }
 
 impl OcrModel {
@@ -175,11 +174,11 @@ impl OcrModel {
             find: OcrStage::load(&files.find, &threads, beacon)?,
             read: OcrStage::load(&files.read, &threads, beacon)?,
             turn: files.turn.as_deref().map(|path| OcrStage::load(path, &threads, beacon)).transpose()?,
-            letters: files.letters.clone(),
+            charset: files.charset.clone(),
         })
     }
 
-    /// Where text is, in the order it is read.
+    /// The text boxes in reading order.
     fn boxes(&self, picture: &RgbImage, beacon: &Beacon) -> Result<Vec<Corners>, InferenceError> {
         let frame = InputFrame::of(picture);
         let scaled = frame.scaled(picture);
@@ -189,7 +188,7 @@ impl OcrModel {
         let expected = [1, 1, scaled.height() as usize, scaled.width() as usize];
         if map.shape() != expected {
             return Err(InferenceError::Engine(format!(
-                "a map of {expected:?} was expected and {:?} came",
+                "expected a map of {expected:?}, got {:?}",
                 map.shape()
             )));
         }
@@ -207,7 +206,7 @@ impl OcrModel {
             corners.rotate_left(2);
         }
         let read = self.read.run(&in_height(&strip, LINE_WIDTH_MAX), LINE_WIDTH_MIN)?;
-        let (text, confidence) = self.letters.read(&read)?;
+        let (text, confidence) = self.charset.read(&read)?;
         Ok(TextLine { text, confidence, corners })
     }
 }
@@ -229,7 +228,7 @@ impl Vision for OcrModel {
     }
 }
 
-/// As high as lines are read, and as wide as that makes it, up to a bound.
+/// Scales to the line height, with a bounded width.
 fn in_height(strip: &RgbImage, width_max: u32) -> RgbImage {
     let width = u64::from(LINE_HEIGHT) * u64::from(strip.width());
     let width = width.div_ceil(u64::from(strip.height().max(1))).clamp(1, u64::from(width_max));

@@ -1,12 +1,12 @@
-//! Models in ONNX files, run by rten: pictures as vectors, text in pictures, and texts as vectors where nothing but an ONNX
-//! file is to be had.
+//! ONNX models, run by rten: image embeddings, text recognition, and text embeddings for models that exist only as
+//! ONNX.
 //!
-//! What a path holds is told by what its graphs take and give, and by nothing else: names of folders promise nothing.
+//! The inputs and outputs of a path's graphs decide what it holds; folder names do not.
 //!
 //! | files | inputs | what it is |
 //! |---|---|---|
-//! | two graphs called `…det…` and `…rec…` | a picture of any size | reads text: [`super::ocr`] |
-//! | one graph | `[N, 3, H, W]` | embeds pictures: [`super::sight`] |
+//! | two graphs called `…det…` and `…rec…` | an image of any size | reads text: [`super::ocr`] |
+//! | one graph | `[N, 3, H, W]` | embeds images: [`super::image_model`] |
 //! | one graph and `tokenizer.json` | `input_ids`, … | embeds texts: [`text`] |
 
 pub(crate) mod graph;
@@ -29,7 +29,7 @@ use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Onnx;
 
-/// What a path turned out to hold.
+/// What a path holds.
 enum OnnxPlan {
     Reader(ocr::OcrFiles),
     Picture(image_model::Backbone),
@@ -49,8 +49,8 @@ impl Backend for Onnx {
         if spec.precision != Precision::Native {
             return Err(LoadError::Unsupported {
                 path: spec.path.clone(),
-                what: "eight bits made of an ONNX file".to_owned(),
-                hint: "; take a file that has them".to_owned(),
+                what: "converting an ONNX file to int8".to_owned(),
+                hint: "; use a quantised file".to_owned(),
             });
         }
         let files = plan.files();
@@ -63,14 +63,14 @@ impl Backend for Onnx {
             device_bytes: None,
             memory_bytes: 2 * weights + plan.work_bytes(),
             files,
-            // A graph that fails fails alone: rten is memory-safe and has no state that its runs share.
+            // A failing graph affects only itself: rten is memory-safe and its runs share no state.
             isolation: Isolation::Thread,
             notes: plan.notes(),
         }))
     }
 
     fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<LoadedModel, LoadError> {
-        match plan(&spec.path)?.ok_or_else(|| nothing(&spec.path))? {
+        match plan(&spec.path)?.ok_or_else(|| missing_file(&spec.path))? {
             OnnxPlan::Reader(files) => {
                 Ok(LoadedModel::Vision(Box::new(ocr::OcrModel::load(&files, spec.threads, beacon)?)))
             }
@@ -86,7 +86,7 @@ impl Backend for Onnx {
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        match plan(&spec.path)?.ok_or_else(|| nothing(&spec.path))? {
+        match plan(&spec.path)?.ok_or_else(|| missing_file(&spec.path))? {
             OnnxPlan::Reader(_) => Ok(Arc::new(image_model::ImageChecks(Capability::Vision))),
             OnnxPlan::Picture(_) => Ok(Arc::new(image_model::ImageChecks(Capability::ImageEmbedding))),
             OnnxPlan::Text(folder) => Ok(Arc::new(folder.words()?)),
@@ -107,7 +107,7 @@ impl OnnxPlan {
         match self {
             OnnxPlan::Reader(files) => files.architecture(),
             OnnxPlan::Picture(backbone) => backbone.architecture(),
-            OnnxPlan::Text(_) => "text embedding, as an ONNX graph".to_owned(),
+            OnnxPlan::Text(_) => "text embedding as an ONNX graph".to_owned(),
         }
     }
 
@@ -119,7 +119,7 @@ impl OnnxPlan {
         }
     }
 
-    /// What computing takes beside the weights.
+    /// Scratch memory besides the weights.
     fn work_bytes(&self) -> u64 {
         match self {
             OnnxPlan::Reader(_) => ocr::WORK_BYTES,
@@ -157,7 +157,7 @@ fn plan(path: &Path) -> Result<Option<OnnxPlan>, LoadError> {
     if header.is_split {
         return Err(LoadError::Unsupported {
             path: file.clone(),
-            what: "an ONNX file whose weights lie in another file".to_owned(),
+            what: "an ONNX file with external weights".to_owned(),
             hint: "; save it as one file".to_owned(),
         });
     }
@@ -174,11 +174,11 @@ fn plan(path: &Path) -> Result<Option<OnnxPlan>, LoadError> {
     Err(LoadError::Unsupported {
         path: file.clone(),
         what: format!("an ONNX graph that takes {}", taken.join(", ")),
-        hint: "; those that take one picture or tokens are".to_owned(),
+        hint: "; supported are graphs that take one image or tokens".to_owned(),
     })
 }
 
-/// The ONNX files at a path; exports of transformers have theirs in a folder of its own.
+/// The ONNX files at a path; exports of transformers put them in a subfolder.
 fn graphs(path: &Path) -> Vec<PathBuf> {
     let is_graph = |path: &Path| path.extension().is_some_and(|extension| extension == "onnx");
     if path.is_file() {
@@ -194,6 +194,6 @@ fn graphs(path: &Path) -> Vec<PathBuf> {
     if here.is_empty() { in_folder(&path.join("onnx")) } else { here }
 }
 
-fn nothing(path: &Path) -> LoadError {
+fn missing_file(path: &Path) -> LoadError {
     LoadError::Missing { path: path.to_owned(), what: "ONNX file".to_owned(), hint: String::new() }
 }

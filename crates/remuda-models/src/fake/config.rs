@@ -1,4 +1,4 @@
-//! What the file of a stand-in says: its capability, and on further lines `key = value` how it misbehaves.
+//! The contents of a `*.fake` file: its capability, and on further lines `key = value` settings of its misbehaviour.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -11,28 +11,28 @@ use crate::spec::{Capability, Isolation};
 pub struct FakeConfig {
     pub capability: Capability,
     pub isolation: Isolation,
-    /// What it says that a copy takes.
+    /// The memory a copy claims to need.
     pub memory_bytes: u64,
-    /// What a copy really takes.
+    /// The memory a copy really takes.
     pub weights_bytes: u64,
-    /// So many loads fail, counted in a file beside it.
+    /// This many loads fail; counted in a file next to the model.
     pub failing_loads: u64,
     pub load: LoadFault,
-    /// So long it takes to load, with a sign of life every millisecond.
+    /// Loading takes this long, with a beacon step every millisecond.
     pub load_ms: u64,
-    /// How many numbers its vectors have.
+    /// The length of its vectors.
     pub dimensions: usize,
-    /// After so many answers every further one is wrong.
+    /// Every answer after this many is wrong.
     pub wrong_after: Option<u64>,
 }
 
-/// How a load fails, if it does.
+/// How a failing load fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadFault {
     Fails,
     Panics,
     RunsOutOfMemory,
-    /// Until a file beside it says to go on.
+    /// Until a file `*.go` exists next to the model.
     Hangs,
 }
 
@@ -86,10 +86,10 @@ impl FakeConfig {
                     "panics" => LoadFault::Panics,
                     "runs_out_of_memory" => LoadFault::RunsOutOfMemory,
                     "hangs" => LoadFault::Hangs,
-                    other => return Err(format!("nobody loads like {other}")),
+                    other => return Err(format!("unknown load fault {other}")),
                 }
             }
-            other => return Err(format!("nothing is called {other}")),
+            other => return Err(format!("unknown key {other}")),
         }
         Ok(())
     }
@@ -125,7 +125,7 @@ impl FakeConfig {
     }
 }
 
-/// Without a sign of life, until a file `*.go` lies beside the model.
+/// Blocks without beacon steps until a file `*.go` exists next to the model.
 pub(super) fn hang(path: &Path) {
     let go = beside(path, "go");
     while !go.exists() {

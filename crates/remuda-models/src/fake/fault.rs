@@ -1,4 +1,4 @@
-//! What goes wrong where a text says so.
+//! Faults that a text injects.
 
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -17,40 +17,40 @@ use crate::request::Sampling;
 pub enum InjectedFault {
     /// `!panic`
     Panic,
-    /// `!hang`: no sign of life, until a file `*.go` lies beside the model.
+    /// `!hang`: no beacon steps until a file `*.go` exists next to the model.
     Hang,
-    /// `!busy 500`: at work for so many milliseconds, with signs of life.
+    /// `!busy 500`: works for this many milliseconds, with beacon steps.
     Busy(u64),
-    /// `!spin 500`: the same, and really computing.
+    /// `!spin 500`: the same with a busy loop.
     Spin(u64),
     /// `!oom`
     OutOfMemory,
-    /// `!fail`: the engine says so.
+    /// `!fail`: an engine error.
     Fail,
-    /// `!input`: it would fail everywhere.
+    /// `!input`: an input error, which fails everywhere.
     Input,
-    /// `!poison`: a panic with the engine's lock in its hands, which every later copy in this process finds broken.
+    /// `!poison`: panics while holding the engine's lock, which breaks every later copy in this process.
     Poison,
-    /// `!broken`: it says that of itself.
+    /// `!broken`: reports itself as poisoned.
     Broken,
-    /// `!exit`: the process ends.
+    /// `!exit`: ends the process.
     Exit,
-    /// `!abort`: and leaves a signal behind.
+    /// `!abort`: ends the process with a signal.
     Abort,
-    /// `!empty`, `!short`, `!nan`, `!missing`: an answer that is none.
+    /// `!empty`, `!short`, `!nan`, `!missing`: an invalid answer.
     Empty,
     Short,
     NaN,
     Missing,
-    /// `!once panic`, and so on: to the first copy of the model that comes to it, and to no other.
+    /// `!once panic` and so on: only for the first copy of the model that reaches it.
     Once(OnceFault),
-    /// `!chance`: it says the seed, or what it draws if there is none.
+    /// `!chance`: writes the seed, or a random number if there is none.
     Chance,
-    /// `!stray`: it says what no other copy says.
+    /// `!stray`: writes a random number, different in every copy.
     Stray,
 }
 
-/// What can happen once.
+/// The faults that can happen once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnceFault {
     Panic,
@@ -59,7 +59,7 @@ pub enum OnceFault {
     Fail,
 }
 
-/// The lock of each model's engine; what one copy breaks is broken for all in this process.
+/// A lock per model, shared by all copies in this process.
 static LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
 fn engine_lock(path: &Path) -> Arc<Mutex<()>> {
@@ -73,10 +73,10 @@ pub(super) fn is_usable(path: &Path) -> Result<(), InferenceError> {
 }
 
 impl InjectedFault {
-    /// The first that the text asks for, with what stands before it and behind it.
+    /// The first fault in the text, with the text before and after it.
     pub fn find(text: &str) -> Option<(&str, InjectedFault, &str)> {
         let (before, after) = text.split_once('!')?;
-        let mut words = Words(after);
+        let mut words = WordSplitter(after);
         let fault = match words.word()? {
             "panic" => InjectedFault::Panic,
             "hang" => InjectedFault::Hang,
@@ -107,7 +107,7 @@ impl InjectedFault {
         Some((before, fault, words.0))
     }
 
-    /// What it adds to an answer.
+    /// The text it adds to an answer.
     pub(super) fn words(self, sampling: &Sampling) -> String {
         let drawn = || RandomState::new().build_hasher().finish();
         match self {
@@ -119,7 +119,7 @@ impl InjectedFault {
 
     pub(super) fn happen(self, path: &Path, beacon: &Beacon) -> Result<(), InferenceError> {
         match self {
-            InjectedFault::Panic => panic!("a text asked for it"),
+            InjectedFault::Panic => panic!("injected fault"),
             InjectedFault::Hang => hang(path),
             InjectedFault::Busy(ms) => {
                 let until = Instant::now() + Duration::from_millis(ms);
@@ -136,15 +136,15 @@ impl InjectedFault {
                 }
             }
             InjectedFault::OutOfMemory => {
-                return Err(InferenceError::OutOfMemory("a text asked for it".to_owned()));
+                return Err(InferenceError::OutOfMemory("injected fault".to_owned()));
             }
-            InjectedFault::Fail => return Err(InferenceError::Engine("a text asked for it".to_owned())),
-            InjectedFault::Input => return Err(InferenceError::Input("a text asked for it".to_owned())),
-            InjectedFault::Broken => return Err(InferenceError::Poisoned("a text asked for it".to_owned())),
+            InjectedFault::Fail => return Err(InferenceError::Engine("injected fault".to_owned())),
+            InjectedFault::Input => return Err(InferenceError::Input("injected fault".to_owned())),
+            InjectedFault::Broken => return Err(InferenceError::Poisoned("injected fault".to_owned())),
             InjectedFault::Poison => {
                 let lock = engine_lock(path);
                 let _held = lock.lock();
-                panic!("a text asked for it, and the engine's lock was held");
+                panic!("injected panic with the engine's lock held");
             }
             InjectedFault::Exit => std::process::exit(1),
             InjectedFault::Abort => std::process::abort(),
@@ -172,10 +172,10 @@ impl From<OnceFault> for InjectedFault {
     }
 }
 
-/// Word by word, with the rest as it is.
-struct Words<'a>(&'a str);
+/// Splits off words and keeps the rest as it is.
+struct WordSplitter<'a>(&'a str);
 
-impl<'a> Words<'a> {
+impl<'a> WordSplitter<'a> {
     fn word(&mut self) -> Option<&'a str> {
         let (word, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
         self.0 = rest;

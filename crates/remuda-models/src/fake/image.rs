@@ -1,5 +1,5 @@
-//! A picture of one white point, whatever is asked for, or of a black one from a copy that has gone wrong. Behind its end
-//! stands what was asked for: another for another seed.
+//! A PNG of one white pixel, or a black one from a copy that has become wrong. The prompt is appended after the image,
+//! so that other prompts and seeds give other files.
 
 use super::Echo;
 use super::fault::{self, InjectedFault};

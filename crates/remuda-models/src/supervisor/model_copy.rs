@@ -11,8 +11,8 @@
 //!                             Dead(reason) ──joined or reaped──▶ removed, its memory released
 //! ```
 //!
-//! Only who is Ready is given work. A dead copy that has not ended is in quarantine: a thread that hangs cannot be ended
-//! from outside, so it keeps its memory and gets nothing, for as long as it hangs.
+//! Only a Ready copy gets work. A dead copy whose thread has not ended is stuck: a hung thread cannot be ended from
+//! outside, so it keeps its memory and gets no work for as long as it hangs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ use crate::failure::LoadError;
 pub(crate) struct ModelCopy {
     pub(crate) id: CopyId,
     pub(crate) model: Arc<str>,
-    /// Which of the model's copies it is.
+    /// The index of its slot in the model.
     pub(crate) slot: usize,
     pub(crate) state: CopyState,
-    /// What its beacon said last, and for how long it has said the same while there was something to do.
+    /// The last step count of its beacon, and how long that has not changed while there was work.
     pub(crate) steps: u64,
     pub(crate) silent: Duration,
     pub(crate) read_at: Duration,
     pub(crate) idle_since: Duration,
     pub(crate) tested_at: Duration,
-    /// Since when it may be given work, with breaks to prove itself.
+    /// When it first became ready.
     pub(crate) ready_at: Option<Duration>,
     /// Parts.
     pub(crate) answered: u64,
@@ -48,24 +48,24 @@ pub(crate) struct ModelCopy {
 #[derive(Debug)]
 pub(crate) enum CopyState {
     Loading,
-    /// Answers the question whose answer is known.
+    /// Computes the golden request.
     Testing(RunId),
     Ready,
     Busy(BatchRun),
-    /// Ends after what it is at.
+    /// Ends after the current run.
     Draining(Option<BatchRun>),
     Dead(ExitReason),
 }
 
-/// A batch at work. What is in here is in flight, and nothing else is.
+/// A batch in progress. Its parts are in flight.
 #[derive(Debug)]
 pub(crate) struct BatchRun {
     pub(crate) id: RunId,
     pub(crate) since: Duration,
     pub(crate) items: Vec<QueuedPart>,
-    /// How far this copy is in saying the answer, of which those before it may have said a part.
+    /// How much of the answer this copy has emitted; copies before it may have streamed more.
     pub(crate) streamed_bytes: usize,
-    /// Told to stop, as nobody waits for any of it.
+    /// Stopped, because no caller waits for any of its parts.
     pub(crate) is_stopped: bool,
 }
 
@@ -96,7 +96,7 @@ impl ModelCopy {
         matches!(self.state, CopyState::Ready)
     }
 
-    /// It is, or will be once it is loaded, of use to whoever waits.
+    /// The copy can serve waiting requests now, or once it is loaded.
     pub(crate) fn is_usable(&self) -> bool {
         match self.state {
             CopyState::Loading | CopyState::Testing(_) | CopyState::Ready | CopyState::Busy(_) => true,
@@ -104,7 +104,7 @@ impl ModelCopy {
         }
     }
 
-    /// It has something to do, so its beacon has to advance.
+    /// The copy has work, so its beacon must advance.
     pub(crate) fn is_watched(&self) -> bool {
         match self.state {
             CopyState::Loading | CopyState::Testing(_) | CopyState::Busy(_) | CopyState::Draining(_) => true,
@@ -134,8 +134,8 @@ impl ModelCopy {
         }
     }
 
-    /// Its beacon was read. Silence is counted from look to look, and a long time between two looks counts as a short
-    /// one: a machine that slept, or starved us, is not the copy's silence.
+    /// Records a beacon reading. Silence accumulates from reading to reading, and a long gap between two readings
+    /// counts as a short one: a machine that slept or was overloaded is not the copy's silence.
     pub(crate) fn beacon_read(&mut self, now: Duration, steps: u64, interval_max: Duration) {
         if steps == self.steps {
             self.silent += now.saturating_sub(self.read_at).min(interval_max);
@@ -146,7 +146,7 @@ impl ModelCopy {
         self.read_at = now;
     }
 
-    /// Something new begins, and with it the time it may take.
+    /// New work begins, so the silence counter starts again.
     pub(crate) fn reset_silence(&mut self, now: Duration) {
         self.silent = Duration::ZERO;
         self.read_at = now;
@@ -170,21 +170,21 @@ impl CopyState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitReason {
-    /// It could not be loaded.
+    /// Loading failed.
     Load(LoadError),
-    /// Its thread unwound.
+    /// Its thread panicked.
     Panicked(String),
     /// Its process ended.
     Exited(String),
-    /// Its beacon stood still while it had something to do.
+    /// Its beacon stood still while it had work.
     Hung(Duration),
-    /// It answers the question whose answer is known, and wrongly.
+    /// It answered the golden request wrongly.
     Wrong(String),
-    /// It said of itself that it is of no use any more.
+    /// It reported that it can no longer be used.
     Poisoned(String),
-    /// It fails at everything it is given.
+    /// It failed on every request.
     Failing(String),
-    /// It was told to: the pool closes, or another model needs the room.
+    /// The pool is closing, or another model needs the memory.
     Requested,
 }
 
@@ -202,7 +202,7 @@ impl ExitReason {
         }
     }
 
-    /// Another try would end alike, until somebody does something about the files.
+    /// Another start would fail the same way until the files are changed.
     pub(crate) fn is_lasting(&self) -> bool {
         match self {
             ExitReason::Load(error) => match error {
@@ -211,7 +211,7 @@ impl ExitReason {
                 | LoadError::Wrong { .. }
                 | LoadError::Unsupported { .. }
                 | LoadError::Pickle { .. } => true,
-                // Somebody else lets go of it, or the driver is started anew.
+                // Memory may be freed, and a driver may recover.
                 LoadError::Memory { .. }
                 | LoadError::Device { .. }
                 | LoadError::Engine(_)
@@ -234,11 +234,11 @@ impl fmt::Display for ExitReason {
             ExitReason::Load(error) => write!(f, "could not be loaded: {error}"),
             ExitReason::Panicked(what) => write!(f, "panicked: {what}"),
             ExitReason::Exited(what) => write!(f, "its process ended: {what}"),
-            ExitReason::Hung(silent) => write!(f, "hung: no sign of life for {} ms", silent.as_millis()),
-            ExitReason::Wrong(what) => write!(f, "answered a known question wrongly: {what}"),
+            ExitReason::Hung(silent) => write!(f, "hung: no progress for {} ms", silent.as_millis()),
+            ExitReason::Wrong(what) => write!(f, "answered the golden request wrongly: {what}"),
             ExitReason::Poisoned(what) => write!(f, "can no longer be used: {what}"),
-            ExitReason::Failing(what) => write!(f, "failed at everything it was given, at last: {what}"),
-            ExitReason::Requested => f.write_str("was told to end"),
+            ExitReason::Failing(what) => write!(f, "failed on every request, most recently: {what}"),
+            ExitReason::Requested => f.write_str("ended on request"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What becomes of a batch: its parts are answered, tried again, or given up; and what that says of the copy.
+//! The outcome of a batch: parts are answered, retried or failed, and the copy is kept, tested or killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::failure::{InferenceError, ModelError};
 use crate::golden;
 use crate::request::{ModelAnswer, PartAnswer};
 
-/// How many copies may say that they could not before a part is given up.
+/// How many copies may fail on a part before the part fails.
 const FAILURES_MAX: u32 = 2;
-/// So many failures in a row are the copy's, whatever it was given.
+/// This many failures in a row are the copy's fault, whatever the input.
 const FAILED_IN_ROW_MAX: u32 = 3;
 
 impl Supervisor {
@@ -32,7 +32,7 @@ impl Supervisor {
             CopyState::Draining(Some(current)) if current.id == run => {
                 (CopyState::Draining(None), Some(current))
             }
-            // Of a run that was taken from it: it was given up, or it is dead by now.
+            // A run that was taken from this copy, or the copy is dead by now.
             state @ (CopyState::Loading
             | CopyState::Testing(_)
             | CopyState::Ready
@@ -52,7 +52,7 @@ impl Supervisor {
         match outcome {
             Ok(answers) if answers.len() == finished.items.len() => self.answered(now, id, finished, answers),
             Ok(answers) => {
-                let what = format!("{} answers to {} questions", answers.len(), finished.items.len());
+                let what = format!("{} answers for {} parts", answers.len(), finished.items.len());
                 self.failed(now, id, finished, InferenceError::Engine(what));
             }
             Err(failure) => self.failed(now, id, finished, failure),
@@ -106,7 +106,7 @@ impl Supervisor {
 
     fn failed(&mut self, now: Duration, id: CopyId, run: BatchRun, failure: InferenceError) {
         if let InferenceError::Poisoned(what) = failure {
-            // Given back first, so that they are buried with the copy as what was in flight in it.
+            // Put back first, so that the parts are handled as in flight in the dead copy.
             if let Some(copy) = self.copies.get_mut(&id) {
                 copy.state = CopyState::Busy(run);
             }
@@ -130,8 +130,8 @@ impl Supervisor {
         }
     }
 
-    /// Who was in a batch that failed is tried alone, as nobody knows whose fault it was; who failed alone is tried on
-    /// one more copy, unless it would fail everywhere.
+    /// After a failed batch every part is retried alone, because the culprit is unknown. A part that failed alone is
+    /// retried on one more copy, unless the input is at fault.
     fn retry_part(&mut self, id: CopyId, item: QueuedPart, failure: &InferenceError, together: usize) {
         let failures = item.failures + u32::from(together == 1);
         let is_final =
@@ -149,12 +149,12 @@ impl Supervisor {
         }
     }
 
-    /// One part of it has no answer, so the whole has none.
+    /// One part has no answer, so the request fails.
     pub(super) fn fail_request(&mut self, request: RequestId, failure: InferenceError) {
         self.end(request, |model| ModelError::Failed { model, failure });
     }
 
-    /// Two texts are not made into one.
+    /// The second copy's text does not continue the streamed text.
     pub(super) fn fail_diverged(&mut self, request: RequestId) {
         self.end(request, |model| ModelError::Diverged { model });
     }
@@ -168,7 +168,7 @@ impl Supervisor {
         self.answer(request, Err(why(model)));
     }
 
-    /// It failed at something. That may have been the something; a question it can answer tells.
+    /// A failure may be caused by the input or by the copy; the golden request tells which.
     fn recheck(&mut self, now: Duration, id: CopyId, failure: &InferenceError) {
         let Some(copy) = self.copies.get_mut(&id) else { return };
         copy.failed += 1;
@@ -229,7 +229,7 @@ impl Supervisor {
         self.effects.push(PoolEffect::Answer { request, answer });
     }
 
-    /// Nobody waits for it any more: what waits is dropped, and what runs is stopped if nothing in its batch is wanted.
+    /// Removes an ended request: queued parts are dropped, and a run is stopped if no request needs its batch.
     fn release(&mut self, request: RequestId) {
         let Some(pending) = self.requests.remove(request) else { return };
         if let Some(served) = self.served.get_mut(&pending.model) {

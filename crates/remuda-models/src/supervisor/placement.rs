@@ -1,4 +1,4 @@
-//! Who is loaded, who makes room for whom, and who waits in vain.
+//! Which copies are loaded, which are evicted for others, and which requests cannot be served.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::failure::ModelError;
 use crate::spec::Device;
 
 impl Supervisor {
-    /// Starts a copy in every place that should have one, as far as there is memory.
+    /// Starts a copy in every empty slot that should have one, as far as memory allows.
     pub(super) fn start_missing_copies(&mut self, now: Duration, model: &Arc<str>) {
         let Some(served) = self.served.get(model) else { return };
         let (device, need_bytes) = (served.config.device, served.config.memory_bytes);
@@ -32,7 +32,7 @@ impl Supervisor {
                 continue;
             }
             place.lacks_memory_since.get_or_insert(now);
-            // A second copy is a comfort: nobody is evicted for it.
+            // No copy is evicted for a second copy of the same model.
             if (has_demand || !served.was_ready) && !self.has_usable_copy(model) {
                 self.evict_for(now, model, need_bytes);
             }
@@ -43,8 +43,7 @@ impl Supervisor {
         self.copies.values().any(|copy| copy.model == *model && copy.is_usable())
     }
 
-    /// Lets go of those that nobody has used for the longest time, and of no more than it takes. Nobody at all if it
-    /// would not be enough.
+    /// Evicts the least recently used idle copies, as few as needed, and none if that would not free enough.
     fn evict_for(&mut self, now: Duration, model: &Arc<str>, need_bytes: u64) {
         let device = self.device_of(model);
         let held = |copy: &ModelCopy| self.memory.held_by(copy.id);
@@ -70,7 +69,7 @@ impl Supervisor {
         self.served[model].config.device
     }
 
-    /// Copies of other models on its device that have nothing to do, the longest unused first, with what they hold.
+    /// Idle copies of other models on the same device, least recently used first, with the memory they hold.
     fn idle(&self, besides: &Arc<str>) -> Vec<(CopyId, u64)> {
         let device = self.device_of(besides);
         let is_idle = |copy: &&ModelCopy| {
@@ -84,7 +83,7 @@ impl Supervisor {
         idle.into_iter().map(|copy| (copy.id, self.memory.held_by(copy.id))).collect()
     }
 
-    /// Somebody ran out of memory in spite of what was reserved: the longest unused makes room.
+    /// A copy ran out of memory despite its reservation: evicts the least recently used idle copy.
     pub(super) fn evict_one_idle(&mut self, now: Duration, id: CopyId) {
         let Some(copy) = self.copies.get(&id) else { return };
         if let Some((idle, _)) = self.idle(&copy.model).first().copied() {
@@ -92,7 +91,7 @@ impl Supervisor {
         }
     }
 
-    /// Ends it after what it is at; its place rests until somebody asks for the model.
+    /// Ends a copy after its current run. Its slot stays empty until the model is requested.
     pub(super) fn drain(&mut self, now: Duration, id: CopyId) {
         let Some(copy) = self.copies.get_mut(&id).filter(|copy| copy.is_usable()) else { return };
         copy.reset_silence(now);
@@ -113,7 +112,7 @@ impl Supervisor {
         }
     }
 
-    /// Nobody waits for a model that nobody is going to load.
+    /// Fails requests for a model that no copy is going to serve.
     pub(super) fn fail_unservable(&mut self, now: Duration, model: &Arc<str>) {
         let Some(served) = self.served.get(model) else { return };
         if served.queue.is_empty() || self.has_usable_copy(model) {
@@ -153,7 +152,7 @@ impl Supervisor {
         let hung = self.copies.values().filter(is_hung);
         let hung_bytes: u64 = hung.map(|copy| self.memory.held_by(copy.id)).sum();
         let hint = if hung_bytes > 0 {
-            format!("; {hung_bytes} are held by copies that hang, which only a new process gives back")
+            format!("; {hung_bytes} are held by hung copies, which only a restart of this process frees")
         } else {
             String::new()
         };
@@ -163,14 +162,14 @@ impl Supervisor {
         )
     }
 
-    /// On closing: first what is under way, and at the deadline an answer to everybody.
+    /// While closing: finishes work in progress, and at the deadline answers every request.
     pub(super) fn drain_all(&mut self, now: Duration, until: Duration) {
         if now >= until {
             for request in self.requests.ids().collect::<Vec<_>>() {
                 self.answer(request, Err(ModelError::Closing));
             }
         } else {
-            // Nobody is started any more: what has nobody left has no answer to wait for.
+            // No copy is started any more, so requests of a model without copies fail now.
             for model in self.served.keys().cloned().collect::<Vec<_>>() {
                 self.fail_unstartable(&model);
             }
@@ -201,7 +200,7 @@ impl Supervisor {
     }
 }
 
-/// What it holds comes back without anybody's doing.
+/// Its memory will be released without further action.
 fn is_ending(copy: &ModelCopy) -> bool {
     match &copy.state {
         CopyState::Draining(_) => true,
@@ -210,11 +209,11 @@ fn is_ending(copy: &ModelCopy) -> bool {
     }
 }
 
-/// Given up as hung and not gone yet. A process is by the next moment; a thread may never be.
+/// Declared hung but not reaped yet. A process is reaped immediately; a thread may never end.
 pub(super) fn is_stuck(copy: &ModelCopy) -> bool {
     matches!(copy.state, CopyState::Dead(ExitReason::Hung(_)))
 }
 
 fn last_exit_text(why: &Option<ExitReason>) -> String {
-    why.as_ref().map_or_else(|| "none has been started".to_owned(), |why| format!("the last one {why}"))
+    why.as_ref().map_or_else(|| "no copy was started".to_owned(), |why| format!("the last copy {why}"))
 }

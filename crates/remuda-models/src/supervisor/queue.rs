@@ -1,8 +1,8 @@
-//! What waits for a model: parts in their order, bounded in tokens and bytes, and cut into batches.
+//! The queue of one model: parts in order, bounded in tokens and bytes, cut into batches.
 //!
-//! One line for all copies of a model, so that a dead copy can have none and a failing one cannot look idle. A part that
-//! was at work when its copy died, or that a batch failed with, goes to the front and is tried alone from then on: who
-//! happened to be in a batch with a part that kills is not killed with it again.
+//! All copies of a model share one queue, so a dead copy holds no requests and a failing copy does not look idle. A
+//! part that was in flight when its copy died, or whose batch failed, returns to the front and is retried alone: parts
+//! that shared a batch with a fatal part do not fail with it again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use super::{CopyId, RequestId};
 use crate::backend::Batching;
 use crate::request::RequestPart;
 
-/// Where in the line a part stands. The front grows downwards.
+/// The position of a part; smaller keys are served first, and the front grows downwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QueueKey(i64);
 
-/// A part of a request that waits or is worked on, with what became of it so far.
+/// A part of a request that waits or is in flight, with its history.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedPart {
     pub(crate) request: RequestId,
@@ -24,13 +24,13 @@ pub(crate) struct QueuedPart {
     pub(crate) part: Arc<RequestPart>,
     /// How many copies died with it in flight.
     pub(crate) deaths: u32,
-    /// How many copies said that they could not.
+    /// How many copies failed on it.
     pub(crate) failures: u32,
-    /// In a batch of its own.
+    /// Never batched with other parts.
     pub(crate) alone: bool,
-    /// Where it failed last: another copy is asked first.
+    /// The copy it failed on last; another copy is preferred.
     pub(crate) avoid: Option<CopyId>,
-    /// What of its answer was given out, by whichever copy.
+    /// The text streamed so far, by any copy.
     pub(crate) streamed: StreamedText,
 }
 
@@ -49,7 +49,7 @@ impl QueuedPart {
     }
 }
 
-/// How far down the line somebody of similar length is looked for, where an engine pads.
+/// How far to search for parts of similar length when the engine pads.
 const LOOK_AHEAD: usize = 64;
 
 #[derive(Debug, Default)]
@@ -110,7 +110,7 @@ impl PartQueue {
         self.bytes
     }
 
-    /// The first part, and as many more as are done at once with it. Only texts to embed come together.
+    /// Takes the first part and the parts that fit into a batch with it. Only texts to embed are batched.
     pub(crate) fn cut(&mut self, batching: Batching) -> Vec<(QueueKey, QueuedPart)> {
         let Some(first) = self.first() else { return Vec::new() };
         let (length, has_company) =
@@ -145,7 +145,7 @@ impl PartQueue {
     }
 }
 
-/// An empty text takes a place as well, or there could be any number of them.
+/// An empty text counts as one token, or there could be any number of them.
 fn weight(part: &RequestPart) -> usize {
     part.tokens().max(1)
 }
@@ -167,18 +167,18 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_cut_by_tokens_and_in_order() {
+    fn batches_are_cut_by_tokens_in_order() {
         let batching = Batching { tokens_max: 10, parts_max: 3, pads: false };
         let mut queue = queue(&[4, 4, 4, 12, 1, 1, 1, 1]);
         assert_eq!(cut(&mut queue, batching), [0, 1]);
         assert_eq!(cut(&mut queue, batching), [2]);
-        assert_eq!(cut(&mut queue, batching), [3], "larger than a batch: alone, and not never");
+        assert_eq!(cut(&mut queue, batching), [3], "larger than a batch: it goes alone");
         assert_eq!(cut(&mut queue, batching), [4, 5, 6]);
         assert_eq!((queue.len(), queue.tokens(), queue.bytes()), (1, 1, 4));
     }
 
     #[test]
-    fn an_engine_that_pads_is_given_parts_of_similar_length() {
+    fn padding_engine_gets_parts_of_similar_length() {
         let batching = Batching { tokens_max: 300, parts_max: 8, pads: true };
         let mut queue = queue(&[100, 10, 95, 11, 100]);
         assert_eq!(cut(&mut queue, batching), [0, 2, 4]);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_to_be_alone_is_alone() {
+    fn part_marked_alone_is_not_batched() {
         let batching = Batching { tokens_max: 100, parts_max: 8, pads: false };
         let mut queue = queue(&[1, 1]);
         let suspect =

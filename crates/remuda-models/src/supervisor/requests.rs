@@ -1,4 +1,4 @@
-//! A request under way: what of it waits, what is answered, and until when somebody waits for it.
+//! Requests in progress: their queued parts, their answers so far and their deadlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl PendingRequest {
         }
     }
 
-    /// The whole answer, if this was the last part of it. A part is answered once.
+    /// Stores the answer to a part. Returns the complete answer if this was the last part; a part is answered once.
     pub(crate) fn answered(&mut self, index: usize, answer: PartAnswer) -> Option<ModelAnswer> {
         let slot = self.answers.get_mut(index).filter(|slot| slot.is_none())?;
         *slot = Some(answer);
@@ -59,7 +59,7 @@ impl PendingRequest {
     }
 }
 
-/// Requests by number, and by when they are given up.
+/// Requests by id and by deadline.
 #[derive(Debug, Default)]
 pub(crate) struct PendingRequests {
     by_id: BTreeMap<RequestId, PendingRequest>,
@@ -104,7 +104,7 @@ impl PendingRequests {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Whose deadline has come.
+    /// Requests whose deadline has passed.
     pub(crate) fn late(&self, now: Duration) -> Vec<RequestId> {
         self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now).map(|(_, id)| *id).collect()
     }

@@ -1,4 +1,4 @@
-//! A model that is served: its line, its places for copies, and how often it may be tried again.
+//! A served model: its queue, its slots for copies, and the backoff of its restarts.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use crate::backend::Batching;
 use crate::request::{PartAnswer, RequestPart};
 use crate::spec::Device;
 
-/// What a supervisor is told of a model.
+/// The supervisor's settings of one model.
 #[derive(Clone, Debug)]
 pub(crate) struct ServingConfig {
     pub(crate) model: Arc<str>,
     pub(crate) copies: u32,
     pub(crate) device: Device,
-    /// What the device has, if it is not the machine's own memory.
+    /// The memory of the device; `None` for main memory.
     pub(crate) device_bytes: Option<u64>,
     pub(crate) memory_bytes: u64,
     pub(crate) batching: Batching,
-    /// For how long its beacon may stand still.
+    /// How long the beacon of a working copy may stand still.
     pub(crate) stall_max: Duration,
     pub(crate) load_stall_max: Duration,
     pub(crate) golden: RequestPart,
-    /// The answer to it, if one is known from an earlier start.
+    /// The golden answer of an earlier start, if there is one.
     pub(crate) reference: Option<PartAnswer>,
 }
 
@@ -34,34 +34,34 @@ pub(crate) struct ServedModel {
     pub(crate) config: ServingConfig,
     pub(crate) queue: PartQueue,
     pub(crate) slots: Vec<CopySlot>,
-    /// A copy of it has proved itself once.
+    /// A copy has passed its test at least once.
     pub(crate) was_ready: bool,
-    /// Its owner knows that there is no room for it.
+    /// The lack of memory was already escalated.
     pub(crate) is_shortage_escalated: bool,
-    /// Why a copy of it ended last.
+    /// The reason of the last unrequested exit.
     pub(crate) why: Option<ExitReason>,
     pub(crate) used_at: Duration,
     pub(crate) counters: ModelCounters,
-    /// Tokens a second that one copy does, by and by.
+    /// Tokens per second of one copy, as a moving average.
     pub(crate) pace: Option<f64>,
 }
 
-/// A place for one copy.
+/// The place of one copy.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CopySlot {
     pub(crate) copy: Option<CopyId>,
-    /// Deaths in a row without anything answered in between.
+    /// Deaths in a row without an answer in between.
     pub(crate) deaths: u32,
     pub(crate) not_before: Duration,
-    /// It made room for another model, and comes back when somebody asks.
+    /// The copy was evicted for another model and starts again on the next request.
     pub(crate) is_evicted: bool,
-    /// When it could have begun, had there been room.
+    /// Since when the copy could have started if there were memory.
     pub(crate) lacks_memory_since: Option<Duration>,
-    /// The owner was told that it is given up for now.
+    /// The slot is given up for now, and that was escalated.
     pub(crate) is_given_up: bool,
 }
 
-/// Once for each, since the start.
+/// Counters since the start.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelCounters {
     pub(crate) answered: u64,
@@ -73,14 +73,14 @@ pub(crate) struct ModelCounters {
     pub(crate) latencies: VecDeque<Duration>,
 }
 
-/// Enough of them for a 99th percentile, and few enough to be sorted when somebody asks.
+/// Enough for a 99th percentile, few enough to sort on every snapshot.
 const LATENCIES_KEPT: usize = 512;
 
-/// A death in service is followed by a start at once; only deaths in a row are waited for.
+/// The first death is followed by an immediate restart; only repeated deaths back off.
 const BACKOFF: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// How much of the newest batch is believed of the pace.
+/// The weight of the newest batch in the moving average.
 const NEWEST_WEIGHT: f64 = 0.2;
 
 impl ServedModel {
@@ -104,7 +104,7 @@ impl ServedModel {
         self.pace = Some(pace);
     }
 
-    /// When there will be room in the line for so much, at the pace so far.
+    /// When the queue will have space for this many tokens, at the measured speed.
     pub(crate) fn retry_after(&self, tokens: usize, copies: usize) -> Duration {
         let pace = self.pace.unwrap_or(tokens as f64) * copies.max(1) as f64;
         let seconds = (tokens as f64 / pace.max(1e-3)).clamp(0.05, 60.0);
@@ -113,7 +113,7 @@ impl ServedModel {
 }
 
 impl CopySlot {
-    /// Its copy is dead. True if that was the last try for now, and its owner does not know yet.
+    /// The copy of this slot died. True if the slot is now given up and this was not escalated yet.
     pub(crate) fn died(
         &mut self,
         now: Duration,
@@ -167,7 +167,7 @@ mod tests {
     const BUDGET: (u32, Duration) = (5, Duration::from_secs(60));
 
     #[test]
-    fn the_first_death_is_answered_at_once_and_the_fifth_in_a_row_is_the_owners_matter() {
+    fn first_death_restarts_at_once_and_fifth_in_a_row_escalates() {
         let mut slot = CopySlot::default();
         let why = ExitReason::Panicked("x".to_owned());
         let mut waits = Vec::new();
@@ -178,13 +178,13 @@ mod tests {
         assert_eq!(waits, [0, 100, 200, 400]);
         assert!(slot.died(Duration::ZERO, &why, false, BUDGET));
         assert_eq!(slot.not_before, BUDGET.1);
-        assert!(!slot.died(Duration::ZERO, &why, false, BUDGET), "told once");
+        assert!(!slot.died(Duration::ZERO, &why, false, BUDGET), "escalated once");
         assert!(!slot.died(Duration::ZERO, &why, true, BUDGET));
-        assert_eq!(slot.not_before, Duration::ZERO, "who answered something begins anew");
+        assert_eq!(slot.not_before, Duration::ZERO, "an answer resets the count");
     }
 
     #[test]
-    fn a_file_that_is_wrong_is_not_read_five_times() {
+    fn invalid_file_is_given_up_after_one_attempt() {
         let mut slot = CopySlot::default();
         let why = ExitReason::Load(crate::LoadError::Pickle { path: "x".into() });
         assert!(slot.died(Duration::ZERO, &why, false, BUDGET));

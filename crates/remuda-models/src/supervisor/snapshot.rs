@@ -1,4 +1,4 @@
-//! How things stand, as plain values for whoever shows or counts them.
+//! The state of the pool as plain values, for display and metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,12 +16,12 @@ pub struct PoolSnapshot {
     pub memory_limit_bytes: u64,
     /// The cards that models compute on.
     pub cards: Vec<CardSnapshot>,
-    /// Answers that came after nobody waited for them, or from copies that were given up.
+    /// Answers that arrived after their request had ended, or from copies that were given up.
     pub stale: u64,
     pub models: Vec<ModelSnapshot>,
 }
 
-/// A card has memory of its own.
+/// The memory of one card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CardSnapshot {
     pub device: Device,
@@ -42,30 +42,30 @@ pub struct ModelSnapshot {
     pub failed: u64,
     pub refused: u64,
     pub cancelled: u64,
-    /// Parts that went on to another copy because theirs had died.
+    /// Parts that moved to another copy because theirs died.
     pub moved: u64,
-    /// Copies that ended, by why.
+    /// Ended copies by reason.
     pub deaths: BTreeMap<String, u64>,
-    /// How many of its copies are given up for now, as they died too often in a row.
+    /// Slots that are given up for now because their copies died too often in a row.
     pub given_up: usize,
-    /// Why one ended last.
+    /// Why the last copy ended.
     pub last_death: Option<String>,
     pub tokens_per_second: Option<f64>,
-    /// From being asked to being answered, of the newest requests.
+    /// From submission to answer, of the newest requests.
     pub latency_p50: Option<Duration>,
     pub latency_p99: Option<Duration>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CopySnapshot {
-    /// The worker id of the log.
+    /// The `worker_id` of log lines.
     pub id: u64,
     /// `loading`, `testing`, `ready`, `busy`, `draining` or `dead`.
     pub state: String,
     pub why: Option<String>,
-    /// Dead, and not gone: its memory is still counted.
+    /// Dead but not reaped: its memory is still reserved.
     pub stuck: bool,
-    /// Of a copy in a process of its own.
+    /// For a copy in a child process.
     pub pid: Option<u32>,
     pub steps: u64,
     /// Parts.

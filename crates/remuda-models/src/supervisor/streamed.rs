@@ -1,10 +1,10 @@
-//! What of an answer was given out while it was made. Words cannot be taken back: whoever begins the answer anew has to
-//! begin it alike, and is heard from where the one before it fell silent.
+//! The part of an answer that was already streamed to the caller. Streamed text cannot be taken back: a second copy has
+//! to produce the same beginning, and only the text after it is delivered.
 //!
 //! ```text
 //!  first copy    h e l l o   w ✝
 //!  second copy   h e l l o   w o r l d
-//!  heard         h e l l o   w o r l d        another beginning: nothing more, and an error
+//!  delivered     h e l l o   w o r l d        a different beginning: the request fails
 //! ```
 
 use super::{CopyId, PoolEffect, RunId, Supervisor};
@@ -13,12 +13,13 @@ use crate::request::{AnswerUpdate, PartAnswer};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamedText(String);
 
-/// It was begun anew, and becomes another text.
+/// The second text differs from the streamed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Diverged;
 
 impl StreamedText {
-    /// What is new in a text that begins at `at`, which everything before it was already compared up to.
+    /// Compares `text`, which starts at offset `at`, with the streamed text and returns the new part. Everything before
+    /// `at` was compared already.
     fn append(&mut self, at: usize, text: &str) -> Result<String, Diverged> {
         let known = self.0.get(at..).ok_or(Diverged)?;
         match text.strip_prefix(known) {
@@ -32,7 +33,7 @@ impl StreamedText {
         }
     }
 
-    /// Whether that can be what it was the beginning of.
+    /// Whether the answer begins with the streamed text.
     pub(crate) fn is_prefix_of(&self, answer: &PartAnswer) -> bool {
         match answer {
             PartAnswer::Text(whole) => whole.text.starts_with(&self.0),
@@ -51,7 +52,7 @@ impl Supervisor {
         let Some(item) = current.items.first_mut() else { return };
         let request = item.request;
         let AnswerUpdate::Text(text) = update else {
-            // How far something is can be said twice.
+            // Progress may be reported twice.
             return self.effects.push(PoolEffect::Stream { request, update });
         };
         let at = current.streamed_bytes;
@@ -69,42 +70,42 @@ mod tests {
     use super::*;
     use crate::request::{FinishReason, GeneratedText};
 
-    /// Each run as the pieces it says, and what is heard of all of them.
-    fn heard(runs: &[&[&str]]) -> Result<String, Diverged> {
-        let (mut said, mut heard) = (StreamedText::default(), String::new());
+    /// Streams the chunks of each run in turn; returns everything that was delivered.
+    fn delivered(runs: &[&[&str]]) -> Result<String, Diverged> {
+        let (mut streamed, mut delivered) = (StreamedText::default(), String::new());
         for run in runs {
             let mut at = 0;
             for update in *run {
-                heard.push_str(&said.append(at, update)?);
+                delivered.push_str(&streamed.append(at, update)?);
                 at += update.len();
             }
         }
-        Ok(heard)
+        Ok(delivered)
     }
 
     #[test]
-    fn what_is_begun_anew_is_heard_once_however_it_is_cut() {
-        assert_eq!(heard(&[&["grü", "n"], &["g", "rün", "er"]]).as_deref(), Ok("grüner"));
-        assert_eq!(heard(&[&["gr"], &["grün"], &["grüner Wald"]]).as_deref(), Ok("grüner Wald"));
-        assert_eq!(heard(&[&["grün"], &["gr"], &["", "grü"]]).as_deref(), Ok("grün"));
+    fn repeated_text_is_delivered_once_however_it_is_chunked() {
+        assert_eq!(delivered(&[&["grü", "n"], &["g", "rün", "er"]]).as_deref(), Ok("grüner"));
+        assert_eq!(delivered(&[&["gr"], &["grün"], &["grüner Wald"]]).as_deref(), Ok("grüner Wald"));
+        assert_eq!(delivered(&[&["grün"], &["gr"], &["", "grü"]]).as_deref(), Ok("grün"));
     }
 
     #[test]
-    fn another_beginning_is_not_gone_on_with() {
+    fn different_beginning_is_an_error() {
         for again in [&["b"][..], &["ab", "d"], &["abd"], &["abx", "c"]] {
-            assert_eq!(heard(&[&["abc"], again]), Err(Diverged), "{again:?}");
+            assert_eq!(delivered(&[&["abc"], again]), Err(Diverged), "{again:?}");
         }
-        assert_eq!(heard(&[&["é"], &["è"]]), Err(Diverged), "alike in their first byte");
+        assert_eq!(delivered(&[&["é"], &["è"]]), Err(Diverged), "the same first byte");
     }
 
     #[test]
-    fn an_answer_begins_with_what_was_said_of_it() {
+    fn answer_begins_with_the_streamed_text() {
         let whole = |text: &str| {
             PartAnswer::Text(GeneratedText { text: text.to_owned(), finish: FinishReason::Stop, tokens: 1 })
         };
-        let said = StreamedText("he".to_owned());
-        assert!(said.is_prefix_of(&whole("hello")) && said.is_prefix_of(&whole("he")));
-        assert!(!said.is_prefix_of(&whole("h")) && !said.is_prefix_of(&whole("hollow")));
-        assert!(!said.is_prefix_of(&PartAnswer::Vector(vec![1.0])));
+        let streamed = StreamedText("he".to_owned());
+        assert!(streamed.is_prefix_of(&whole("hello")) && streamed.is_prefix_of(&whole("he")));
+        assert!(!streamed.is_prefix_of(&whole("h")) && !streamed.is_prefix_of(&whole("hollow")));
+        assert!(!streamed.is_prefix_of(&PartAnswer::Vector(vec![1.0])));
     }
 }

@@ -1,4 +1,4 @@
-//! Stories of a supervisor, and many worlds in which anything may happen at any time.
+//! Scenario tests of the supervisor, and randomised worlds in which any event may happen at any time.
 
 mod gpu_memory;
 mod laws;

@@ -1,4 +1,4 @@
-//! What the one who acts has to know of the supervisor. A question changes nothing.
+//! Read-only queries of the supervisor's state.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use super::model_copy::ModelCopy;
 use super::{CopyId, RequestId, RunId, Supervisor};
 
 impl Supervisor {
-    /// Whose beacons are to be read.
+    /// The copies whose beacons have to be read.
     pub(crate) fn watched(&self) -> impl Iterator<Item = CopyId> + '_ {
         self.copies.values().filter(|copy| copy.is_watched()).map(|copy| copy.id)
     }
 
-    /// Eight looks within the shortest time that anybody may be silent for.
+    /// Eight readings within the shortest stall limit of any model.
     pub(crate) fn beacon_read_interval(&self) -> Duration {
         let limits =
             self.served.values().flat_map(|served| [served.config.stall_max, served.config.load_stall_max]);
@@ -19,7 +19,7 @@ impl Supervisor {
             .clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 
-    /// When something is due that no event tells of.
+    /// When the next time-based action is due.
     pub(crate) fn wake_at(&self, now: Duration) -> Duration {
         let looks = self.watched().next().map(|_| now + self.beacon_read_interval());
         let maintenance = Some(self.maintained_at + self.limits.maintenance_every);
@@ -36,7 +36,7 @@ impl Supervisor {
         due.flatten().filter(|at| *at > now).min().unwrap_or(now + self.limits.maintenance_every)
     }
 
-    /// Whose pieces these are, while the copy is at that.
+    /// The request that receives the updates of this run, if the run is current.
     pub(crate) fn streaming_request(&self, copy: CopyId, run: RunId) -> Option<RequestId> {
         let current = self.copies.get(&copy)?.run().filter(|current| current.id == run)?;
         current.items.first().map(|item| item.request).filter(|request| self.requests.is_wanted(*request))
@@ -46,12 +46,12 @@ impl Supervisor {
         self.closes_at.is_some() && self.requests.len() == 0 && self.copies.is_empty()
     }
 
-    /// Alive or not by what is known of it without asking anybody.
+    /// Alive as far as is known without pinging.
     pub(crate) fn is_alive(&self, id: CopyId) -> bool {
         self.copies.get(&id).is_some_and(|copy| !copy.is_dead())
     }
 
-    /// The copies that may be given work or soon may be, those with the least to do first.
+    /// Copies that have or will get work, least busy first.
     pub(crate) fn usable_copies(&self, model: &str) -> Vec<CopyId> {
         let mut usable: Vec<&ModelCopy> =
             self.copies.values().filter(|copy| &*copy.model == model && copy.is_usable()).collect();

@@ -1,4 +1,4 @@
-//! The end of a pool.
+//! Closing a pool.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ fn is_there(pid: u32) -> bool {
 
 /// Faults: T11.
 #[test]
-fn closing_waits_for_what_is_nearly_done() {
+fn closing_waits_for_running_work() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(1, kind);
@@ -32,7 +32,7 @@ fn closing_waits_for_what_is_nearly_done() {
 
 /// Faults: T11.
 #[test]
-fn at_its_deadline_closing_answers_everybody_and_leaves_nobody_behind() {
+fn closing_at_its_deadline_answers_every_caller_and_reaps_every_copy() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(2, kind);
@@ -51,9 +51,9 @@ fn at_its_deadline_closing_answers_everybody_and_leaves_nobody_behind() {
     }
 }
 
-/// Whoever drops the pool has ended it, and its children with it.
+/// Dropping the pool ends it and its children.
 #[test]
-fn a_pool_that_is_dropped_ends_its_children() {
+fn dropped_pool_ends_its_children() {
     let mut fixture = fixture();
     fixture.embedding(1, KINDS[1]);
     let pid = fixture.model().copies[0].pid.unwrap();
@@ -61,16 +61,16 @@ fn a_pool_that_is_dropped_ends_its_children() {
     wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
 }
 
-/// Nobody is left to stop a child whose parent was killed: it ends by itself, in the middle of its work.
+/// A child whose parent was killed ends by itself, in the middle of its work.
 #[test]
-fn a_child_does_not_outlive_its_parent() {
+fn child_does_not_outlive_its_parent() {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("embed.fake");
     std::fs::write(&model, format!("text_embedding\n{}", KINDS[1])).unwrap();
     let mut parent = Command::new(STAND_IN).arg("parent").arg(&model).stdout(Stdio::piped()).spawn().unwrap();
-    let mut told = String::new();
-    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut told).unwrap();
-    let pid = told.trim().parse().unwrap();
+    let mut line = String::new();
+    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let pid = line.trim().parse().unwrap();
     assert!(is_there(pid));
     parent.kill().unwrap();
     parent.wait().unwrap();

@@ -1,10 +1,10 @@
-//! Memory after a thousand deaths of threads; `tests/kills.rs` has those of processes.
+//! Memory after a thousand deaths of thread copies; `tests/kills.rs` covers processes.
 
 use super::fixture::{PoolFixture, fixture, resident};
 
 const WEIGHTS: u64 = 1 << 20;
 
-/// Both copies are of use, then both are killed by one text.
+/// Both copies answer, then both are killed by one text.
 fn kill_both(fixture: &PoolFixture) {
     fixture.embed("one").unwrap();
     fixture.embed("other").unwrap();
@@ -13,7 +13,8 @@ fn kill_both(fixture: &PoolFixture) {
     assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 2 * WEIGHTS);
 }
 
-/// What is accounted is what is there: less than a twentieth of what died is left behind, and nothing in the books.
+/// The accounting matches reality: less than a twentieth of the dead copies' memory is left behind, and none in the
+/// accounting.
 #[test]
 fn a_thousand_deaths_leave_no_memory_behind() {
     let fixture = fixture();
@@ -28,5 +29,5 @@ fn a_thousand_deaths_leave_no_memory_behind() {
     let died = fixture.model().deaths["poisoned"];
     assert_eq!(died, 1000);
     let left = resident(std::process::id(), "VmRSS").saturating_sub(before);
-    assert!(left < 900 * WEIGHTS / 20, "{left} bytes are left behind");
+    assert!(left < 900 * WEIGHTS / 20, "{left} bytes were leaked");
 }

@@ -1,4 +1,4 @@
-//! Section 1 of the fault catalogue, each for a thread and for a child process where both can have it.
+//! Section 1 of the fault catalogue, for thread copies and child processes where both can have the fault.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ fn ready(fixture: &PoolFixture) -> usize {
     fixture.model().copies.iter().filter(|copy| copy.state == "ready").count()
 }
 
-/// Faults: T1. The request that was in flight goes on elsewhere, until it is plain that it is the one that kills.
+/// Faults: T1. The request in flight moves to another copy, until it has killed two.
 #[test]
-fn a_panic_ends_the_copy_and_nothing_else() {
+fn panic_ends_only_its_copy() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(2, kind);
@@ -24,28 +24,28 @@ fn a_panic_ends_the_copy_and_nothing_else() {
         let Err(ModelError::Failed { failure: InferenceError::Engine(why), .. }) = killer.wait() else {
             panic!()
         };
-        assert!(why.contains("2 copies died at it") && why.contains("a text asked for it"), "{why}");
+        assert!(why.contains("2 copies died") && why.contains("injected fault"), "{why}");
         for other in others {
             other.wait().unwrap();
         }
         let model = fixture.until("two new copies", |_| ready(&fixture) == 2);
         assert_eq!(model.deaths["panicked"], 2, "{model:#?}");
-        fixture.until("the dead are gone", |model| model.copies.len() == 2);
+        fixture.until("the dead copies are reaped", |model| model.copies.len() == 2);
         assert!(fixture.model().copies.iter().all(|copy| copy.id > first), "{model:#?}");
         assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 2 << 20);
     }
 }
 
-/// Faults: T1. A process can also end in ways that nobody in it notices.
+/// Faults: T1. A process can also end without noticing it itself.
 #[test]
-fn an_exit_an_abort_and_a_kill_are_seen_at_once() {
+fn exit_abort_and_kill_are_seen_at_once() {
     let fixture = fixture();
     fixture.embedding(2, KINDS[1]);
     for (text, sign) in [("!exit", "code 1"), ("!abort", "signal 6")] {
         let Err(ModelError::Failed { failure: InferenceError::Engine(why), .. }) = fixture.embed(text) else {
             panic!()
         };
-        assert!(why.contains("2 copies died at it") && why.contains(sign), "{why}");
+        assert!(why.contains("2 copies died") && why.contains(sign), "{why}");
         fixture.embed("well").unwrap();
     }
     fixture.until("two copies", |_| ready(&fixture) == 2);
@@ -58,7 +58,7 @@ fn an_exit_an_abort_and_a_kill_are_seen_at_once() {
     fixture.embed("well").unwrap();
 }
 
-/// Returns when every thread of it stands still.
+/// Returns when every thread of the process is stopped.
 fn stop(pid: u32) {
     kill(pid, Signal::STOP);
     let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
@@ -71,9 +71,9 @@ fn stop(pid: u32) {
     });
 }
 
-/// Faults: T1. Without a word said it begins anew elsewhere, and its caller does not notice.
+/// Faults: T1. If nothing was streamed yet, the caller does not notice.
 #[test]
-fn what_a_killed_process_was_at_goes_on_in_another() {
+fn work_of_a_killed_process_moves_to_another() {
     let fixture = fixture();
     fixture.embedding(1, KINDS[1]);
     let pending = fixture.ask("!hang");
@@ -86,9 +86,9 @@ fn what_a_killed_process_was_at_goes_on_in_another() {
     pending.wait().unwrap();
 }
 
-/// Faults: T2. Its place is tried again by and by: once somebody has mended the model it comes back by itself.
+/// Faults: T2. The slot is retried: once the model is repaired it comes back by itself.
 #[test]
-fn a_model_that_fails_to_load_is_never_routable_and_its_callers_know_why() {
+fn unloadable_model_gets_no_requests_and_callers_learn_why() {
     for (kind, way) in [(KINDS[0], "fails"), (KINDS[1], "fails"), (KINDS[0], "panics"), (KINDS[1], "panics")]
     {
         let crash_loop_pause = Duration::from_secs(1);
@@ -100,7 +100,7 @@ fn a_model_that_fails_to_load_is_never_routable_and_its_callers_know_why() {
         fixture.pool.add(ModelSpec { copies: 2, ..spec }).unwrap();
         let asked = Instant::now();
         let refused = fixture.embed("text").unwrap_err();
-        assert!(asked.elapsed() < Duration::from_secs(30), "nobody waits for the deadline");
+        assert!(asked.elapsed() < Duration::from_secs(30), "no caller waits for its deadline");
         let ModelError::NoWorkers { why, .. } = refused else { panic!("{refused:?}") };
         assert!(why.contains(way), "{why}");
         fixture.until("given up", |model| model.deaths.values().sum::<u64>() >= 10);
@@ -112,13 +112,13 @@ fn a_model_that_fails_to_load_is_never_routable_and_its_callers_know_why() {
 
         fixture.spec("embed", &format!("text_embedding\n{kind}"));
         wait_until("it is back", || fixture.embed("text").map_err(|refused| refused.to_string()));
-        fixture.until("the other as well", |_| ready(&fixture) == 2);
+        fixture.until("the second copy as well", |_| ready(&fixture) == 2);
     }
 }
 
-/// Faults: T2. Three loads fail and the fourth does not: whoever is patient is answered.
+/// Faults: T2. Three loads fail and the fourth succeeds: a waiting caller is answered.
 #[test]
-fn a_load_that_works_at_last_serves_who_waited() {
+fn late_successful_load_serves_waiting_callers() {
     for kind in KINDS {
         let fixture = fixture();
         let spec = fixture.spec("embed", &format!("text_embedding\nfailing_loads = 3\n{kind}"));
@@ -128,9 +128,9 @@ fn a_load_that_works_at_last_serves_who_waited() {
     }
 }
 
-/// Faults: T3. Busy for six times as long as silence would be forgiven, and nobody takes it for dead.
+/// Faults: T3. Busy for six times the stall limit, with beacon steps, and not declared dead.
 #[test]
-fn a_busy_copy_is_not_a_dead_copy() {
+fn busy_copy_is_not_a_dead_copy() {
     for kind in KINDS {
         let fixture = herd_with(ModelPoolSettings { stall_max: Duration::from_millis(500), ..settings() });
         fixture.embedding(1, kind);
@@ -140,7 +140,7 @@ fn a_busy_copy_is_not_a_dead_copy() {
         assert!(fixture.pool.is_alive(id));
         assert_eq!(fixture.pool.validate_workers("embed"), 0);
         assert_eq!(fixture.pool.get_alive_worker("embed"), Some(id));
-        assert!(asked.elapsed() < Duration::from_secs(1), "asked beside its work");
+        assert!(asked.elapsed() < Duration::from_secs(1), "the ping does not wait for the work");
         busy.wait().unwrap();
         let model = fixture.model();
         assert!(model.deaths.is_empty() && model.copies[0].id == id, "{model:#?}");
@@ -148,14 +148,14 @@ fn a_busy_copy_is_not_a_dead_copy() {
     }
 }
 
-fn quick_to_judge() -> ModelPoolSettings {
+fn short_stall_limit() -> ModelPoolSettings {
     ModelPoolSettings { stall_max: Duration::from_millis(300), ..settings() }
 }
 
-/// Faults: T4. What it was at goes on elsewhere; its memory is counted for as long as it hangs.
+/// Faults: T4. Its work moves to another copy; its memory is counted for as long as it hangs.
 #[test]
-fn a_hung_thread_is_quarantined_with_its_memory_and_comes_back_from_it() {
-    let fixture = herd_with(ModelPoolSettings { memory_bytes: 3 << 20, ..quick_to_judge() });
+fn hung_thread_keeps_its_memory_until_it_ends() {
+    let fixture = herd_with(ModelPoolSettings { memory_bytes: 3 << 20, ..short_stall_limit() });
     fixture.embedding(1, KINDS[0]);
     let Err(ModelError::Failed { failure: InferenceError::Engine(why), .. }) = fixture.embed("!hang") else {
         panic!()
@@ -165,28 +165,28 @@ fn a_hung_thread_is_quarantined_with_its_memory_and_comes_back_from_it() {
     let model = fixture.model();
     assert_eq!(model.deaths["hung"], 2);
     assert_eq!(model.copies.iter().filter(|copy| copy.stuck).count(), 2);
-    assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 3 << 20, "two hang and one serves");
+    assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 3 << 20, "two hung copies and one serving");
     fixture.release("embed");
-    fixture.until("what hung has ended", |model| model.copies.len() == 1);
+    fixture.until("the hung copies have ended", |model| model.copies.len() == 1);
     assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 1 << 20);
 }
 
-/// Faults: T4. With no memory left, whoever asks is told why, and so is the owner: only a new process helps.
+/// Faults: T4. With no memory left, callers and the owner learn why: only a restart of the process helps.
 #[test]
-fn hung_threads_that_hold_all_memory_are_the_owners_matter() {
-    let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..quick_to_judge() });
+fn hung_threads_holding_all_memory_are_escalated() {
+    let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..short_stall_limit() });
     fixture.embedding(1, KINDS[0]);
     let mut escalations = fixture.pool.escalations();
     let refused = fixture.embed("!hang").unwrap_err();
     let ModelError::NoWorkers { why, .. } = refused else { panic!("{refused:?}") };
-    assert!(why.contains("held by copies that hang"), "{why}");
-    assert!(escalations.blocking_recv().unwrap().why.contains("new process"));
+    assert!(why.contains("held by hung copies"), "{why}");
+    assert!(escalations.blocking_recv().unwrap().why.contains("restart of this process"));
 }
 
-/// Faults: T4. A process can be ended from outside, hung or stopped.
+/// Faults: T4. A process can be killed from outside, hung or stopped.
 #[test]
-fn a_hung_process_is_killed_and_its_memory_comes_back() {
-    let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..quick_to_judge() });
+fn hung_process_is_killed_and_its_memory_released() {
+    let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..short_stall_limit() });
     fixture.embedding(1, KINDS[1]);
     let Err(ModelError::Failed { failure: InferenceError::Engine(why), .. }) = fixture.embed("!hang") else {
         panic!()
@@ -202,10 +202,10 @@ fn a_hung_process_is_killed_and_its_memory_comes_back() {
     assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 1 << 20);
 }
 
-/// Faults: T4, T5. A missed pong is no verdict: it is asked something real, and that it does not answer is one.
+/// Faults: T4, T5. A missed pong is no verdict: the copy gets a golden request, and not answering that is one.
 #[test]
-fn a_process_that_is_stopped_while_idle_is_found_by_a_ping() {
-    let fixture = herd_with(quick_to_judge());
+fn process_stopped_while_idle_is_found_by_a_ping() {
+    let fixture = herd_with(short_stall_limit());
     fixture.embedding(1, KINDS[1]);
     let (id, pid) = (fixture.model().copies[0].id, fixture.model().copies[0].pid.unwrap());
     assert!(fixture.pool.is_alive(id));
@@ -218,9 +218,9 @@ fn a_process_that_is_stopped_while_idle_is_found_by_a_ping() {
     fixture.embed("well").unwrap();
 }
 
-/// Faults: T4. Loading is watched by the same sign.
+/// Faults: T4. Loading is watched by the same signal.
 #[test]
-fn a_load_that_hangs_is_given_up() {
+fn hung_load_is_given_up() {
     for kind in KINDS {
         let limits = ModelPoolSettings { load_stall_max: Duration::from_millis(300), ..settings() };
         let fixture = herd_with(limits);
@@ -231,9 +231,9 @@ fn a_load_that_hangs_is_given_up() {
     }
 }
 
-/// Faults: T4. A slow load with signs of life is none of those.
+/// Faults: T4. A slow load with beacon steps is not a hang.
 #[test]
-fn a_slow_load_is_waited_for() {
+fn slow_load_is_awaited() {
     for kind in KINDS {
         let fixture =
             herd_with(ModelPoolSettings { load_stall_max: Duration::from_millis(400), ..settings() });
@@ -244,9 +244,9 @@ fn a_slow_load_is_waited_for() {
     }
 }
 
-/// Faults: T6. It says no faster than others say yes: it is asked something it has to know, and ends if it goes on.
+/// Faults: T6. Failing fast must not attract work: the copy is tested, and ends if it keeps failing.
 #[test]
-fn a_copy_that_fails_at_once_draws_no_work_to_itself() {
+fn fast_failing_copy_does_not_attract_work() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(2, &format!("{kind}\nwrong_after = 3"));
@@ -256,18 +256,18 @@ fn a_copy_that_fails_at_once_draws_no_work_to_itself() {
         fixture.ask("!fail").wait().unwrap_err();
         let model =
             fixture.until("found out", |model| model.deaths.get("wrong").is_some_and(|wrong| *wrong >= 1));
-        assert!(model.last_death.unwrap().contains("known question"), "{:?}", model.deaths);
+        assert!(model.last_death.unwrap().contains("golden request"), "{:?}", model.deaths);
     }
 }
 
 /// Faults: T7.
 #[test]
-fn nothing_is_in_flight_once_everybody_has_left_by_whatever_door() {
+fn nothing_is_in_flight_once_every_request_has_ended() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(2, kind);
-        let doors = ["text", "!panic", "!fail", "!oom", "!input", "!empty", "!nan", "!busy 100000"];
-        let tickets: Vec<_> = doors.iter().map(|text| fixture.ask(text)).collect();
+        let requests = ["text", "!panic", "!fail", "!oom", "!input", "!empty", "!nan", "!busy 100000"];
+        let tickets: Vec<_> = requests.iter().map(|text| fixture.ask(text)).collect();
         let request = ModelRequest::TextEmbedding { texts: vec!["!busy 100000".to_owned()] };
         let late = CallOptions { deadline: Some(Instant::now() + Duration::from_millis(50)) };
         let late = fixture.pool.call("embed", request, late).unwrap();
@@ -284,9 +284,9 @@ fn nothing_is_in_flight_once_everybody_has_left_by_whatever_door() {
     }
 }
 
-/// Faults: T8. Who takes too much is tried once more after the longest unused has made room.
+/// Faults: T8. The request is retried once after the least recently used copy was evicted.
 #[test]
-fn out_of_memory_at_work_is_the_requests_failure_and_not_the_copys() {
+fn out_of_memory_at_work_fails_the_request_but_not_the_copy() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(1, kind);
@@ -299,9 +299,9 @@ fn out_of_memory_at_work_is_the_requests_failure_and_not_the_copys() {
     }
 }
 
-/// Faults: T8. The reservation comes back once for each load that failed, and the next load has it.
+/// Faults: T8. The reservation is released for each failed load, and the next load gets it.
 #[test]
-fn out_of_memory_at_load_returns_what_was_reserved() {
+fn out_of_memory_at_load_releases_the_reservation() {
     for kind in KINDS {
         let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..settings() });
         let config = format!("text_embedding\nfailing_loads = 2\nload = runs_out_of_memory\n{kind}");
@@ -312,10 +312,10 @@ fn out_of_memory_at_load_returns_what_was_reserved() {
     }
 }
 
-/// Faults: T9. In a thread the engine stays broken for the whole process, and the owner hears of it; a child process
-/// takes the broken engine with it.
+/// Faults: T9. In a thread the engine stays broken for the whole process, which is escalated; a child process takes the
+/// broken engine with it.
 #[test]
-fn a_poisoned_engine_ends_with_its_process() {
+fn poisoned_engine_ends_with_its_process() {
     let thread = fixture();
     thread.embedding(1, KINDS[0]);
     let mut escalations = thread.pool.escalations();
@@ -331,7 +331,7 @@ fn a_poisoned_engine_ends_with_its_process() {
 
 /// Faults: T10.
 #[test]
-fn when_the_last_copy_dies_for_good_everybody_who_waits_is_told() {
+fn when_the_last_copy_is_given_up_every_waiting_caller_is_answered() {
     for kind in KINDS {
         let fixture = herd_with(ModelPoolSettings { deaths_max: 1, ..settings() });
         fixture.embedding(1, kind);
@@ -343,18 +343,18 @@ fn when_the_last_copy_dies_for_good_everybody_who_waits_is_told() {
         for pending in waiting {
             let refused = pending.wait().unwrap_err();
             let ModelError::NoWorkers { why, .. } = refused else { panic!("{refused:?}") };
-            assert!(why.contains("a text asked for it"), "{why}");
+            assert!(why.contains("injected fault"), "{why}");
         }
         assert!(
             matches!(fixture.try_ask("text"), Err(ModelError::NoWorkers { .. })),
-            "and who comes later, at once"
+            "later callers immediately"
         );
     }
 }
 
 /// Faults: T12.
 #[test]
-fn an_answer_that_is_none_is_the_copys_failure() {
+fn invalid_answer_is_the_copys_failure() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(2, kind);

@@ -1,4 +1,4 @@
-//! A pool of stand-ins, and what its tests say to it.
+//! A pool of fake models for tests.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use remuda_models::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Longer than anything here takes on a starved machine; nobody waits for it unless something is broken.
+/// Longer than anything here takes on an overloaded machine; only reached if something is broken.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) struct PoolFixture {
@@ -27,7 +27,7 @@ pub(crate) fn settings() -> ModelPoolSettings {
     ModelPoolSettings { child, ..ModelPoolSettings::default() }
 }
 
-/// What a copy runs in, as the file of a stand-in says it.
+/// The isolation of a copy, as a setting of the fake model's file.
 pub(crate) const KINDS: [&str; 2] = ["isolation = thread", "isolation = process"];
 
 pub(crate) fn fixture() -> PoolFixture {
@@ -40,7 +40,7 @@ pub(crate) fn herd_with(settings: ModelPoolSettings) -> PoolFixture {
 }
 
 impl PoolFixture {
-    /// A model called `name`, with these habits.
+    /// A model called `name` with this configuration.
     pub(crate) fn spec(&self, name: &str, config: &str) -> ModelSpec {
         let path = self.path(name);
         std::fs::write(&path, config).unwrap();
@@ -51,14 +51,14 @@ impl PoolFixture {
         self.folder.path().join(name).with_extension("fake")
     }
 
-    /// So many copies of an embedding model called `embed`, ready.
+    /// Starts this many copies of an embedding model called `embed` and waits until they are ready.
     pub(crate) fn embedding(&self, copies: u32, config: &str) {
         let spec = self.spec("embed", &format!("text_embedding\n{config}"));
         self.pool.add(ModelSpec { copies, ..spec }).unwrap();
         self.all_ready(copies);
     }
 
-    /// So many copies of it are ready, and no others are there, not even dead ones.
+    /// Waits until this many copies are ready and no others exist, not even dead ones.
     pub(crate) fn all_ready(&self, copies: u32) -> ModelSnapshot {
         self.until("all are ready", |model| {
             model.copies.len() == copies as usize && model.copies.iter().all(|copy| copy.state == "ready")
@@ -82,24 +82,24 @@ impl PoolFixture {
         self.pool.snapshot().models.into_iter().find(|model| model.model == "embed").unwrap()
     }
 
-    /// Lets everything that hangs go on.
+    /// Releases all injected hangs.
     pub(crate) fn release(&self, name: &str) {
         std::fs::write(self.path(name).with_extension("go"), "").unwrap();
     }
 
-    /// Looks again and again until that is so.
+    /// Polls the model until the condition holds.
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&ModelSnapshot) -> bool) -> ModelSnapshot {
         wait_until(what, || Some(self.model()).filter(&is_so).ok_or_else(|| format!("{:#?}", self.model())))
     }
 }
 
-/// Looks again and again until there is something.
+/// Polls until the closure succeeds.
 pub(crate) fn wait_until<T>(what: &str, look: impl Fn() -> Result<T, String>) -> T {
     let end = Instant::now() + LONG;
     loop {
         match look() {
             Ok(seen) => return seen,
-            Err(instead) => assert!(Instant::now() < end, "never seen: {what}; {instead}"),
+            Err(instead) => assert!(Instant::now() < end, "timed out waiting for: {what}; {instead}"),
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -121,7 +121,7 @@ pub(crate) fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
-/// What a process takes of the machine's memory, in bytes: all of it is `VmRSS`, what is not read from a file `RssAnon`.
+/// Resident memory of a process in bytes: `VmRSS` is all of it, `RssAnon` without pages of files.
 pub(crate) fn resident(pid: u32, kind: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':')).unwrap();

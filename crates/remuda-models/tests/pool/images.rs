@@ -1,4 +1,4 @@
-//! Pictures are known by what is to be seen in them.
+//! The golden test of image models.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ fn draw(fixture: &PoolFixture) -> Result<Vec<u8>, ModelError> {
     Ok(png.clone())
 }
 
-/// Faults: T9. A black picture is as long as a white one, and no PNG is wrong with it.
+/// Faults: T9. A black image is as long as a white one, and as a PNG it is valid.
 #[test]
-fn a_copy_that_has_come_to_draw_something_else_is_found_out_and_replaced() {
+fn copy_that_generates_other_images_is_replaced() {
     for kind in KINDS {
         let fixture =
             herd_with(ModelPoolSettings { maintenance_every: Duration::from_millis(50), ..settings() });

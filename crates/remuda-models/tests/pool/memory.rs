@@ -1,4 +1,4 @@
-//! Memory, lines and what is known from earlier.
+//! Memory limits, full queues and golden answers of earlier starts.
 
 use remuda_models::{CallOptions, LoadError, ModelError, ModelPoolSettings, ModelRequest, ModelSpec};
 
@@ -11,7 +11,7 @@ fn embed(fixture: &super::fixture::PoolFixture, model: &str) {
     fixture.pool.call(model, request, CallOptions::default()).unwrap().wait().unwrap();
 }
 
-/// Faults: T8. Three models take turns in room for two, and there is never more than that.
+/// Faults: T8. Three models share memory for two, and never more is reserved.
 #[test]
 fn models_that_do_not_fit_together_take_turns() {
     for kind in KINDS {
@@ -23,14 +23,14 @@ fn models_that_do_not_fit_together_take_turns() {
             embed(&fixture, name);
             assert!(fixture.pool.snapshot().memory_reserved_bytes <= 2 * MIB);
         }
-        let told: u64 =
-            fixture.pool.snapshot().models.iter().filter_map(|model| model.deaths.get("told")).sum();
-        assert!(told >= 3, "somebody made room: {told}");
+        let evictions: u64 =
+            fixture.pool.snapshot().models.iter().filter_map(|model| model.deaths.get("evictions")).sum();
+        assert!(evictions >= 3, "evictions: {evictions}");
     }
 }
 
 #[test]
-fn what_can_never_fit_is_refused_when_it_is_added() {
+fn model_larger_than_the_limit_is_refused_when_added() {
     let fixture = herd_with(ModelPoolSettings { memory_bytes: MIB, ..settings() });
     let spec = fixture.spec("large", "text_embedding\nmemory_bytes = 2000000");
     let refused = fixture.pool.add(spec).unwrap_err();
@@ -38,7 +38,7 @@ fn what_can_never_fit_is_refused_when_it_is_added() {
 }
 
 #[test]
-fn a_full_line_refuses_and_says_when_to_come_back() {
+fn full_queue_refuses_with_retry_after() {
     let fixture = herd_with(ModelPoolSettings { queue_tokens_max: 20, ..settings() });
     fixture.embedding(1, "");
     let running = fixture.ask("!busy 100000");
@@ -51,9 +51,10 @@ fn a_full_line_refuses_and_says_when_to_come_back() {
     waiting.wait().unwrap();
 }
 
-/// Faults: T9. Weights that rot on the disk give other answers than they did at the last start, and nobody gets them.
+/// Faults: T9. Weights that were corrupted on the disk give other answers than at the last start, and no caller gets
+/// them.
 #[test]
-fn wrong_weights_are_found_out_by_what_an_earlier_start_remembered() {
+fn corrupted_weights_are_detected_by_the_stored_golden_answer() {
     let known = tempfile::tempdir().unwrap();
     let with_memory = || ModelPoolSettings { golden_folder: Some(known.path().to_owned()), ..settings() };
     let first = herd_with(with_memory());
@@ -66,17 +67,17 @@ fn wrong_weights_are_found_out_by_what_an_earlier_start_remembered() {
     });
     let changed = std::fs::metadata(&path).unwrap().modified().unwrap();
 
-    // As long as before and at the same time, as a disk would have it.
+    // The same length and modification time, as with a failing disk.
     std::fs::write(&path, "text_embedding\nwrong_after = 0").unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(changed).unwrap();
     let second = herd_with(ModelPoolSettings { copy_wait_max: std::time::Duration::ZERO, ..with_memory() });
     second.pool.add(ModelSpec::new("embed", &path)).unwrap();
     let refused = second.embed("text").unwrap_err();
     let ModelError::NoWorkers { why, .. } = refused else { panic!("{refused:?}") };
-    assert!(why.contains("known question wrongly"), "{why}");
+    assert!(why.contains("golden request wrongly"), "{why}");
     assert_eq!(second.model().answered, 0);
 
-    // Replaced on purpose, its time says so.
+    // Replaced on purpose, with a new modification time.
     std::fs::write(&path, "text_embedding\nwrong_after = 0").unwrap();
     let third = herd_with(with_memory());
     third.pool.add(ModelSpec::new("embed", &path)).unwrap();

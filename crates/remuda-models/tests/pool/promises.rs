@@ -1,4 +1,4 @@
-//! The seven points by which this pool was promised, one test each.
+//! The seven promises of this pool, one test each.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -15,24 +15,24 @@ fn is_gone(fixture: &PoolFixture, id: u64) -> bool {
     fixture.model().copies.iter().all(|copy| copy.id != id)
 }
 
-/// 1. Worker death detection: a thread or process that ends is seen within a second and its handle is gone.
+/// 1. Worker death detection: a thread or process that ends is noticed within a second and its handle is removed.
 #[test]
-fn one_a_death_is_seen_within_a_second_and_the_handle_is_gone() {
+fn one_death_is_seen_within_a_second_and_the_handle_removed() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(2, kind);
         let id = fixture.model().copies[0].id;
         let asked = Instant::now();
         fixture.embed("!broken").unwrap_err();
-        fixture.until("the dead are gone", |_| is_gone(&fixture, id));
+        fixture.until("the dead copies are reaped", |_| is_gone(&fixture, id));
         assert!(asked.elapsed() < Duration::from_secs(1), "two deaths took {:?}", asked.elapsed());
         assert!(!fixture.pool.is_alive(id));
     }
 }
 
-/// 2. No routing to dead workers: while one of two copies is dead, everybody is answered by the other.
+/// 2. No routing to dead workers: while one of two copies is dead, every request is answered by the other.
 #[test]
-fn two_nothing_is_routed_to_the_dead() {
+fn two_nothing_is_routed_to_dead_copies() {
     for kind in KINDS {
         let fixture = herd_with(ModelPoolSettings { stall_max: Duration::from_millis(300), ..settings() });
         fixture.embedding(2, kind);
@@ -54,9 +54,9 @@ fn two_nothing_is_routed_to_the_dead() {
     }
 }
 
-/// 3. Automatic cleanup: maintenance finds by itself who has come to answer wrongly, and replaces it.
+/// 3. Automatic cleanup: maintenance finds copies that answer wrongly and replaces them.
 #[test]
-fn three_maintenance_removes_the_sick_without_anybody_asking() {
+fn three_maintenance_removes_wrong_copies_by_itself() {
     let limits = ModelPoolSettings { maintenance_every: Duration::from_millis(50), ..settings() };
     let fixture = herd_with(limits);
     fixture.embedding(1, "wrong_after = 2");
@@ -65,22 +65,22 @@ fn three_maintenance_removes_the_sick_without_anybody_asking() {
     fixture.until("replaced", |model| is_gone(&fixture, id) && model.copies.len() == 1);
 }
 
-/// 4. Memory tracking: what the dead held is given back, once, when they are gone.
+/// 4. Memory tracking: the memory of dead copies is released once, when they are reaped.
 #[test]
-fn four_the_memory_of_the_dead_is_subtracted() {
+fn four_memory_of_dead_copies_is_released() {
     for kind in KINDS {
         let fixture = herd_with(ModelPoolSettings { deaths_max: 1, ..settings() });
         fixture.embedding(2, kind);
         assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 2 << 20);
         fixture.embed("!broken").unwrap_err();
-        fixture.until("nobody is left", |model| model.copies.is_empty());
+        fixture.until("no copy is left", |model| model.copies.is_empty());
         assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 0);
     }
 }
 
 /// 5. Graceful degradation: without a worker the answer is `NoWorkers`, and it comes at once.
 #[test]
-fn five_when_all_workers_are_dead_callers_are_told_instead_of_kept() {
+fn five_callers_get_no_workers_at_once_when_all_are_dead() {
     let fixture = herd_with(ModelPoolSettings { deaths_max: 1, ..settings() });
     let spec = fixture.spec("embed", "text_embedding\nfailing_loads = 9");
     fixture.pool.add(ModelSpec { copies: 2, ..spec }).unwrap();
@@ -90,26 +90,27 @@ fn five_when_all_workers_are_dead_callers_are_told_instead_of_kept() {
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
 }
 
-// 6. Performance overhead: tests/cost.rs, in a process of its own.
+// 6. Performance overhead: tests/cost.rs, in its own process.
 
-/// 7. Logging: a removal is a warning with the worker's id and the model's key.
+/// 7. Logging: a removal is logged as a warning with the worker's id and the model's key.
 #[test]
-fn seven_a_removal_is_logged_as_a_warning_with_worker_and_model() {
+fn seven_removal_is_logged_with_worker_and_model() {
     listen();
     let fixture = fixture();
     let spec = fixture.spec("logged", "text_embedding");
     fixture.pool.add(spec).unwrap();
     let request = remuda_models::ModelRequest::TextEmbedding { texts: vec!["!broken".to_owned()] };
     fixture.pool.call("logged", request, remuda_models::CallOptions::default()).unwrap().wait().unwrap_err();
-    let heard = HEARD.lock().unwrap();
-    let ours = heard.iter().find(|fields| fields.get("model_key").is_some_and(|key| key.contains("logged")));
-    let ours = ours.unwrap_or_else(|| panic!("nothing was said: {heard:?}"));
+    let warnings = WARNINGS.lock().unwrap();
+    let ours =
+        warnings.iter().find(|fields| fields.get("model_key").is_some_and(|key| key.contains("logged")));
+    let ours = ours.unwrap_or_else(|| panic!("no warning was logged: {warnings:?}"));
     assert!(ours["worker_id"].parse::<u64>().is_ok(), "{ours:?}");
-    assert!(ours["why"].contains("a text asked for it"), "{ours:?}");
+    assert!(ours["why"].contains("injected fault"), "{ours:?}");
 }
 
 /// The fields of every warning in this process.
-static HEARD: Mutex<Vec<BTreeMap<String, String>>> = Mutex::new(Vec::new());
+static WARNINGS: Mutex<Vec<BTreeMap<String, String>>> = Mutex::new(Vec::new());
 
 fn listen() {
     static ONCE: Once = Once::new();
@@ -134,7 +135,7 @@ impl Subscriber for Warnings {
     fn event(&self, event: &tracing::Event<'_>) {
         let mut fields = Fields::default();
         event.record(&mut fields);
-        HEARD.lock().unwrap().push(fields.0);
+        WARNINGS.lock().unwrap().push(fields.0);
     }
 
     fn enter(&self, _: &span::Id) {}

@@ -1,4 +1,4 @@
-//! Answers whose copy ends after their first words are out: another begins them anew, and whoever listens does not notice.
+//! Streams whose copy ends after the first words: another copy repeats the answer, and the listener does not notice.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -37,20 +37,20 @@ fn model(fixture: &PoolFixture) -> ModelSnapshot {
     fixture.pool.snapshot().models.remove(0)
 }
 
-/// All that is heard until nothing more comes.
-async fn hear(pending: &mut PendingAnswer, said: &mut String) {
+/// Collects the text until the stream ends.
+async fn collect(pending: &mut PendingAnswer, streamed: &mut String) {
     while let Some(piece) = pending.next_update().await {
         let AnswerUpdate::Text(text) = piece else { panic!("{piece:?}") };
-        said.push_str(&text);
+        streamed.push_str(&text);
     }
 }
 
-/// What was heard of an answer, and what became of it.
+/// The streamed text, and the answer.
 fn listen(mut pending: PendingAnswer) -> (String, Result<ModelAnswer, ModelError>) {
     block_on(async {
-        let mut said = String::new();
-        hear(&mut pending, &mut said).await;
-        (said, pending.answer().await)
+        let mut streamed = String::new();
+        collect(&mut pending, &mut streamed).await;
+        (streamed, pending.answer().await)
     })
 }
 
@@ -63,93 +63,93 @@ fn text(answer: Result<ModelAnswer, ModelError>) -> String {
 
 /// Faults: T1.
 #[test]
-fn a_stream_outlives_the_copy_that_began_it() {
+fn stream_survives_the_death_of_its_copy() {
     let ends = [(KINDS[0], "panic"), (KINDS[1], "panic"), (KINDS[1], "exit")];
     for (kind, end) in ends {
         let fixture = chatting(settings(), kind);
-        let (said, answer) = listen(say(&fixture, &format!("hel!once {end} lo")));
-        assert_eq!((said.as_str(), text(answer).as_str()), ("hello", "hello"), "{kind}, {end}");
+        let (streamed, answer) = listen(say(&fixture, &format!("hel!once {end} lo")));
+        assert_eq!((streamed.as_str(), text(answer).as_str()), ("hello", "hello"), "{kind}, {end}");
         let model = model(&fixture);
         assert_eq!((model.moved, model.answered, model.failed), (1, 1, 0), "{model:#?}");
     }
 }
 
-/// Faults: T1. From outside, while it says nothing.
+/// Faults: T1. Killed from outside while it is silent.
 #[test]
-fn a_stream_outlives_a_process_that_is_killed() {
+fn stream_survives_a_killed_process() {
     let fixture = chatting(settings(), KINDS[1]);
     let mut pending = say(&fixture, "hel!once hang lo");
     block_on(async {
-        let mut said = String::new();
-        while said != "hel" {
-            let Some(AnswerUpdate::Text(text)) = pending.next_update().await else { panic!("{said}") };
-            said.push_str(&text);
+        let mut streamed = String::new();
+        while streamed != "hel" {
+            let Some(AnswerUpdate::Text(text)) = pending.next_update().await else { panic!("{streamed}") };
+            streamed.push_str(&text);
         }
         kill(model(&fixture).copies[0].pid.unwrap(), Signal::KILL);
-        hear(&mut pending, &mut said).await;
-        assert_eq!(said, "hello");
+        collect(&mut pending, &mut streamed).await;
+        assert_eq!(streamed, "hello");
         assert_eq!(text(pending.answer().await), "hello");
     });
     assert_eq!(model(&fixture).deaths["exited"], 1);
 }
 
-/// Faults: T4. What a hung thread says once it goes on is heard by nobody.
+/// Faults: T4. Text that a hung thread emits after it resumes is dropped.
 #[test]
-fn a_stream_outlives_a_copy_that_hangs() {
+fn stream_survives_a_hung_copy() {
     for kind in KINDS {
         let fixture =
             chatting(ModelPoolSettings { stall_max: Duration::from_millis(300), ..settings() }, kind);
-        let (said, answer) = listen(say(&fixture, "hel!once hang lo"));
-        assert_eq!((said.as_str(), text(answer).as_str()), ("hello", "hello"), "{kind}");
+        let (streamed, answer) = listen(say(&fixture, "hel!once hang lo"));
+        assert_eq!((streamed.as_str(), text(answer).as_str()), ("hello", "hello"), "{kind}");
         assert_eq!(model(&fixture).deaths["hung"], 1);
     }
 }
 
-/// An engine that fails in the middle and is well otherwise.
+/// An engine error in the middle of the answer of a healthy copy.
 #[test]
-fn a_stream_outlives_a_failure() {
+fn stream_survives_an_engine_error() {
     for kind in KINDS {
         let fixture = chatting(settings(), kind);
-        let (said, answer) = listen(say(&fixture, "hel!once fail lo"));
-        assert_eq!((said.as_str(), text(answer).as_str()), ("hello", "hello"), "{kind}");
+        let (streamed, answer) = listen(say(&fixture, "hel!once fail lo"));
+        assert_eq!((streamed.as_str(), text(answer).as_str()), ("hello", "hello"), "{kind}");
         assert!(model(&fixture).deaths.is_empty());
     }
 }
 
-/// What is left to chance is drawn once for all copies, and anew for the next request.
+/// A random seed is chosen once for all copies, and again for the next request.
 #[test]
-fn chance_draws_the_same_for_whoever_goes_on() {
+fn second_copy_uses_the_same_random_seed() {
     for kind in KINDS {
         let fixture = chatting(settings(), kind);
-        let (said, answer) = listen(say(&fixture, "drawn: !chance !once panic and so on"));
-        assert_eq!(text(answer), said, "{kind}");
+        let (streamed, answer) = listen(say(&fixture, "drawn: !chance !once panic and so on"));
+        assert_eq!(text(answer), streamed, "{kind}");
         let (other, _) = listen(say(&fixture, "drawn: !chance !once panic and so on"));
-        assert_ne!(said, other, "{kind}");
+        assert_ne!(streamed, other, "{kind}");
         let messages = vec![ChatMessage { role: "user".to_owned(), content: "drawn: !chance".to_owned() }];
         let seeded = Chat { messages, sampling: Sampling { seed: Some(7), ..Sampling::default() } };
         assert_eq!(text(ask(&fixture, ModelRequest::TextToText(seeded)).wait()), "drawn: 7");
     }
 }
 
-/// Faults: T1. Two texts are never made into one.
+/// Faults: T1. Two different texts are never joined.
 #[test]
-fn an_answer_that_is_begun_anew_and_becomes_another_fails_and_says_so() {
+fn diverging_stream_fails_with_a_reason() {
     for kind in KINDS {
         let fixture = chatting(settings(), kind);
-        let (said, answer) = listen(say(&fixture, "I am !stray !once panic and so on"));
+        let (streamed, answer) = listen(say(&fixture, "I am !stray !once panic and so on"));
         let failed = answer.unwrap_err();
         assert_eq!(failed, ModelError::Diverged { model: "chat".to_owned() });
-        assert!(failed.to_string().contains("another text"), "{failed}");
-        assert!(said.starts_with("I am ") && !said.contains("so on"), "{kind}: {said}");
+        assert!(failed.to_string().contains("a different text"), "{failed}");
+        assert!(streamed.starts_with("I am ") && !streamed.contains("so on"), "{kind}: {streamed}");
         assert_eq!(listen(say(&fixture, "well")).0, "well");
         let model = model(&fixture);
         assert_eq!((model.failed, model.answered), (1, 1), "{model:#?}");
     }
 }
 
-/// Faults: T1. Who has heard nothing is not bound to what was said.
+/// Faults: T1. A caller that has received no text is not bound to the first copy's text.
 #[test]
-fn who_waits_for_the_whole_alone_gets_the_whole() {
+fn caller_without_stream_gets_the_second_text() {
     for kind in KINDS {
         let fixture = chatting(settings(), kind);
         let busy = say(&fixture, "!busy 100000");
@@ -166,15 +166,15 @@ fn who_waits_for_the_whole_alone_gets_the_whole() {
     }
 }
 
-/// Faults: T1. The words that are out do not make a request that kills any better.
+/// Faults: T1. Streamed text does not exempt a request that kills copies.
 #[test]
-fn a_stream_that_kills_copy_after_copy_is_stopped() {
+fn stream_that_kills_two_copies_is_stopped() {
     for kind in KINDS {
         let fixture = chatting(settings(), kind);
-        let (said, answer) = listen(say(&fixture, "hel!panic"));
+        let (streamed, answer) = listen(say(&fixture, "hel!panic"));
         let Err(ModelError::Failed { failure: InferenceError::Engine(why), .. }) = answer else { panic!() };
-        assert!(why.contains("2 copies died at it"), "{why}");
-        assert_eq!(said, "hel", "{kind}: once");
+        assert!(why.contains("2 copies died"), "{why}");
+        assert_eq!(streamed, "hel", "{kind}: once");
         assert_eq!(listen(say(&fixture, "well")).0, "well");
         assert_eq!(model(&fixture).deaths["panicked"], 2);
     }

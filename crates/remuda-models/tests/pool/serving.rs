@@ -1,4 +1,4 @@
-//! A model is served: what goes in comes out.
+//! A served model: requests in, answers out.
 
 use remuda_models::fake::FakeEngine;
 use remuda_models::{
@@ -12,7 +12,7 @@ fn embedding(folder: &tempfile::TempDir) -> ModelSpec {
 }
 
 #[test]
-fn a_text_goes_in_and_a_vector_of_length_one_comes_out() {
+fn texts_become_unit_vectors() {
     let folder = tempfile::tempdir().unwrap();
     let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();
@@ -24,7 +24,7 @@ fn a_text_goes_in_and_a_vector_of_length_one_comes_out() {
 }
 
 #[test]
-fn who_names_no_model_is_told_which_there_are() {
+fn unknown_model_error_lists_the_models() {
     let folder = tempfile::tempdir().unwrap();
     let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();
@@ -34,7 +34,7 @@ fn who_names_no_model_is_told_which_there_are() {
 }
 
 #[test]
-fn a_request_without_parts_is_answered_at_once() {
+fn request_without_parts_is_answered_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();
@@ -43,7 +43,7 @@ fn a_request_without_parts_is_answered_at_once() {
 }
 
 #[test]
-fn a_name_is_given_once() {
+fn duplicate_model_names_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(embedding(&folder)).unwrap();

@@ -1,4 +1,4 @@
-//! Busy copies on a machine that others use as well. `examples/soak.rs` does the same for as long as one likes.
+//! Busy copies on a busy machine. `examples/soak.rs` does the same for any length of time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use super::fixture::{KINDS, herd_with, settings};
 
 /// Faults: T3.
 #[test]
-fn a_saturated_machine_kills_nobody() {
+fn saturated_machine_kills_no_copy() {
     let limits = ModelPoolSettings { stall_max: Duration::from_secs(1), ..settings() };
     let enough = Arc::new(AtomicBool::new(false));
     let hogs: Vec<_> = (0..2)

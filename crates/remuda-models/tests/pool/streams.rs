@@ -1,4 +1,4 @@
-//! Answers that come piece by piece, deadlines, and callers who leave.
+//! Streamed answers, deadlines, and cancelled requests.
 
 use std::time::{Duration, Instant};
 
@@ -9,27 +9,27 @@ use super::fixture::{KINDS, fixture, settings};
 use super::resumed_streams::{block_on, chatting, say};
 
 #[test]
-fn pieces_come_in_order_and_make_up_the_answer() {
+fn updates_arrive_in_order_and_form_the_answer() {
     for kind in KINDS {
         let fixture = chatting(settings(), kind);
         block_on(async {
             let mut pending = say(&fixture, "hello");
-            let mut said = String::new();
+            let mut streamed = String::new();
             while let Some(piece) = pending.next_update().await {
                 let AnswerUpdate::Text(text) = piece else { panic!("{piece:?}") };
-                said.push_str(&text);
+                streamed.push_str(&text);
             }
             let answer = pending.answer().await.unwrap();
-            assert_eq!(said, "hello");
-            let whole = GeneratedText { text: said, finish: FinishReason::Stop, tokens: 5 };
+            assert_eq!(streamed, "hello");
+            let whole = GeneratedText { text: streamed, finish: FinishReason::Stop, tokens: 5 };
             assert_eq!(answer.parts, [PartAnswer::Text(whole)]);
         });
     }
 }
 
-/// Faults: T7. Running work that nobody waits for stops within a step, and what waits is dropped at once.
+/// Faults: T7. Cancelled work stops within one step, and queued parts are removed at once.
 #[test]
-fn whoever_drops_a_ticket_frees_what_it_took() {
+fn dropping_a_pending_answer_frees_its_copy_and_queue() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(1, kind);
@@ -48,7 +48,7 @@ fn whoever_drops_a_ticket_frees_what_it_took() {
 }
 
 #[test]
-fn a_deadline_ends_the_wait_and_the_work() {
+fn deadline_ends_the_wait_and_the_work() {
     for kind in KINDS {
         let fixture = fixture();
         fixture.embedding(1, kind);

@@ -1,4 +1,4 @@
-//! What the tests start when they need another process: one that is a copy, and one that has a copy and is then killed.
+//! The second process of the tests: a copy, or a parent that has a copy and is then killed.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ fn main() -> io::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["pool-copy"] => {
-            // Tests ask for panics and are told of them by the pool; nobody wants to read them between the results.
+            // Tests inject panics and get them reported by the pool; printing them would only clutter the output.
             std::panic::set_hook(Box::new(|_| {}));
             remuda_models::child::run(&Engines::default().with(FakeEngine))
         }
@@ -19,7 +19,7 @@ fn main() -> io::Result<()> {
     }
 }
 
-/// Has a child process work at something long, tells its pid on a line, and waits to be killed.
+/// Starts a child process with long work, prints its pid and waits to be killed.
 fn parent(model: &Path) -> io::Result<()> {
     let pool = ModelPool::start(ModelPoolSettings::default(), Engines::default().with(FakeEngine));
     pool.add(ModelSpec::new("embed", model)).map_err(io::Error::other)?;

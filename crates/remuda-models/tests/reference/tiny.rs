@@ -1,5 +1,5 @@
-//! Tiny models of the Stable Diffusion family, written as `diffusers` would: names, shapes and configurations stand in
-//! `diffusion.json`, and every number comes from the formula that `diffusion.py` has as well.
+//! Tiny models of the Stable Diffusion family, written like `diffusers` does: names, shapes and configurations are in
+//! `diffusion.json`, and every weight comes from the formula in `diffusion.py`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,15 +7,15 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// How a folder is written.
+/// The layout of a folder.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TinyStyle {
-    /// With the names of older files, in 16 bits, and with a whole tokenizer.json where there would be its parts.
+    /// Older names, 16 bits, and a tokenizer.json instead of its parts.
     pub(crate) is_old: bool,
     pub(crate) is_half: bool,
 }
 
-/// All that the reference said, `first` and `second`.
+/// The results of the reference implementation, `first` and `second`.
 pub(crate) fn reference() -> Value {
     serde_json::from_str(include_str!("diffusion.json")).unwrap()
 }
@@ -72,7 +72,7 @@ fn old_name(part: &str, name: &str) -> String {
     names.iter().fold(name.to_owned(), |name, (new, old)| name.replace(new, old))
 }
 
-/// As `diffusion.py` has it.
+/// The formula of `diffusion.py`.
 fn tensor(name: &str, shape: &[usize]) -> Vec<f32> {
     let count = shape.iter().product::<usize>();
     let fan_in = shape.iter().skip(1).product::<usize>() as f64;
@@ -93,7 +93,7 @@ fn tensor(name: &str, shape: &[usize]) -> Vec<f32> {
     (0..count as u64).map(|place| scaled(uniform(place)) as f32).collect()
 }
 
-/// 256 letters that stand for bytes, the same at the end of a word, and a few pairs of them.
+/// 256 characters for bytes, the same at the end of a word, and a few pairs of them.
 fn write_tokenizer(model: &Value, folder: &Path) {
     let plain: Vec<u32> = (33..127).chain(161..173).chain(174..256).collect();
     let others = (0..256 - plain.len() as u32).map(|number| 256 + number);

@@ -1,4 +1,4 @@
-//! Attention: the one place where a row looks at others, and only at those of its own text.
+//! Attention: the only step where rows of a text are combined.
 
 use rayon::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::failure::InferenceError;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BertAttention {
     pub(super) heads: usize,
-    /// How many numbers of a row are one head's.
+    /// The number of columns per head.
     pub(super) head: usize,
 }
 
@@ -18,7 +18,7 @@ impl BertAttention {
         BertAttention { heads, head }
     }
 
-    /// Rows of one text: queries, keys and values side by side in, what was looked up out. `apart` is room to work in.
+    /// Rows of one text: queries, keys and values side by side in, attended values out. `scores` is scratch space.
     pub(super) fn attend(
         &self,
         rows: &[f32],
@@ -43,7 +43,7 @@ impl BertAttention {
         Ok(())
     }
 
-    /// One head, whose query is the first of the rows' numbers.
+    /// One head, whose query starts at the first column of `rows`.
     fn attend_one(
         &self,
         rows: &[f32],

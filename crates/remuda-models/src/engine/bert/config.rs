@@ -1,4 +1,4 @@
-//! What a model's folder says of it: its shape, how its texts are pooled, and how long they may be.
+//! The model's configuration files: its dimensions, its pooling, and its maximal text length.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -8,27 +8,27 @@ use serde::de::DeserializeOwned;
 
 use crate::failure::LoadError;
 
-/// No published model comes near; above it a number is a mistake or an attack, and none is worth allocating for.
+/// No published model comes near this; a larger number is a mistake or an attack.
 const SIZE_MAX: usize = 1 << 20;
 
-/// The largest of the JSON files beside the weights that is read.
+/// The size limit of the JSON files next to the weights.
 const JSON_BYTES_MAX: u64 = 1 << 20;
 
-/// Whose names the weights have.
+/// The naming scheme of the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BertFamily {
     Bert,
-    /// RoBERTa and XLM-RoBERTa: BERT whose first place is the one after padding.
+    /// RoBERTa and XLM-RoBERTa: BERT whose positions start after the padding index.
     Roberta,
-    /// Half of BERT's layers under names of its own, without kinds of tokens.
+    /// Half of BERT's layers under other names, without token types.
     Distilbert,
 }
 
-/// How the vectors of tokens become the vector of a text.
+/// How token vectors become a text vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pooling {
     Mean,
-    /// The first token's.
+    /// The vector of the first token.
     First,
     Max,
 }
@@ -36,14 +36,14 @@ pub(super) enum Pooling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Activation {
     Gelu,
-    /// The approximation by tanh.
+    /// The tanh approximation.
     GeluTanh,
     Relu,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Config {
-    /// Where `config.json` and the weights lie.
+    /// The folder of `config.json` and the weights.
     pub(super) folder: PathBuf,
     pub(super) files: Vec<PathBuf>,
     pub(super) family: BertFamily,
@@ -54,17 +54,17 @@ pub(super) struct Config {
     pub(super) inner: usize,
     pub(super) places: usize,
     pub(super) kinds: usize,
-    /// The place of a text's first token.
+    /// The position index of the first token.
     pub(super) first_place: usize,
     pub(super) epsilon: f32,
     pub(super) activation: Activation,
     pub(super) pooling: Pooling,
-    /// With the tokens that the tokenizer adds.
+    /// Including the tokens the tokenizer adds.
     pub(super) tokens_max: usize,
     pub(super) lower_case: bool,
     architecture: String,
-    /// Whether the folder says how to pool.
-    pooling_told: bool,
+    /// Whether the folder defines the pooling.
+    is_pooling_defined: bool,
 }
 
 #[derive(Deserialize)]
@@ -104,7 +104,7 @@ struct Type {
     model_type: String,
 }
 
-/// One step of a sentence-transformers model.
+/// One entry of `modules.json` in a sentence-transformers model.
 #[derive(Deserialize)]
 struct Module {
     path: String,
@@ -134,11 +134,11 @@ struct SentenceFile {
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct TokenizerConfigFile {
-    /// As a float: where there is none, an integer of thirty digits is written.
+    /// As a float: models without a limit write an integer of thirty digits.
     model_max_length: Option<f64>,
 }
 
-/// The family of the model in a folder, if there is one and it is ours.
+/// The family of the model in a folder, if it is a supported one.
 pub(super) fn family(path: &Path) -> Option<BertFamily> {
     let folder = transformer(path).ok()?;
     let Type { model_type } = optional(&folder.join("config.json")).ok()??;
@@ -150,13 +150,13 @@ pub(super) fn family(path: &Path) -> Option<BertFamily> {
     }
 }
 
-/// Whether there is something to load, or something of which to say why it is not loaded.
+/// Whether the folder has weights, possibly in a format that is refused with a reason.
 pub(super) fn has_weights(path: &Path) -> bool {
     let names = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
     transformer(path).is_ok_and(|folder| names.iter().any(|name| folder.join(name).exists()))
 }
 
-/// Where the transformer among a sentence-transformers model's steps lies.
+/// The folder of the transformer module in a sentence-transformers model.
 fn transformer(path: &Path) -> Result<PathBuf, LoadError> {
     let modules: Option<Vec<Module>> = optional(&path.join("modules.json"))?;
     let first = modules.into_iter().flatten().find(|module| module.kind.ends_with(".Transformer"));
@@ -171,12 +171,13 @@ impl Config {
         let folder = transformer(path)?;
         let file = folder.join("config.json");
         let Some(read) = optional::<ConfigFile>(&file)? else {
-            let hint = "; name the folder that the model was published in".to_owned();
+            let hint = "; use the folder that the model was published in".to_owned();
             return Err(LoadError::Missing { path: folder, what: "config.json".to_owned(), hint });
         };
-        let family = family(path).ok_or_else(|| wrong(&file, "its model_type is not of this family"))?;
+        let family =
+            family(path).ok_or_else(|| wrong(&file, "its model_type is not supported by this engine"))?;
         let mut files = vec![file.clone()];
-        let (pooling, pooling_told) = match pooling(path, &mut files)? {
+        let (pooling, is_pooling_defined) = match pooling(path, &mut files)? {
             Some(pooling) => (pooling, true),
             None => (Pooling::Mean, false),
         };
@@ -189,7 +190,8 @@ impl Config {
         };
         let places = read.max_position_embeddings;
         let readable = places.saturating_sub(first_place);
-        let told = sentence.max_seq_length.or_else(|| tokenizer.model_max_length.map(|max| max as usize));
+        let configured =
+            sentence.max_seq_length.or_else(|| tokenizer.model_max_length.map(|max| max as usize));
         let config = Config {
             folder,
             files,
@@ -205,16 +207,16 @@ impl Config {
             epsilon: read.layer_norm_eps,
             activation: activation(&file, &read.hidden_act)?,
             pooling,
-            tokens_max: told.unwrap_or(readable).min(readable),
+            tokens_max: configured.unwrap_or(readable).min(readable),
             lower_case: sentence.do_lower_case,
             architecture: read.architectures.into_iter().next().unwrap_or_else(|| "unnamed".to_owned()),
-            pooling_told,
+            is_pooling_defined,
         };
         config.check(&file, read.position_embedding_type.as_deref())?;
         Ok(config)
     }
 
-    /// Refuses numbers that no model has before anything is done with them.
+    /// Refuses implausible numbers before they are used.
     fn check(&self, file: &Path, places_kind: Option<&str>) -> Result<(), LoadError> {
         let sizes = [self.vocabulary, self.hidden, self.layers, self.heads, self.inner, self.places];
         if sizes.iter().any(|size| !(1..=SIZE_MAX).contains(size)) || self.kinds > SIZE_MAX {
@@ -222,21 +224,21 @@ impl Config {
         }
         if !self.hidden.is_multiple_of(self.heads) {
             let detail =
-                format!("{} numbers a token cannot be shared among {} heads", self.hidden, self.heads);
+                format!("a hidden size of {} cannot be divided among {} heads", self.hidden, self.heads);
             return Err(wrong(file, detail));
         }
         if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
             return Err(wrong(file, "layer_norm_eps is not above 0"));
         }
         if self.tokens_max == 0 {
-            return Err(wrong(file, "it reads no tokens at all"));
+            return Err(wrong(file, "its maximal length is zero tokens"));
         }
         if let Some(kind) = places_kind.filter(|kind| *kind != "absolute") {
-            let what = format!("positions of the kind {kind}");
+            let what = format!("position embeddings of type {kind}");
             return Err(LoadError::Unsupported {
                 path: file.to_owned(),
                 what,
-                hint: "; absolute are".into(),
+                hint: "; only absolute ones are supported".into(),
             });
         }
         Ok(())
@@ -250,7 +252,11 @@ impl Config {
         let shards = self.folder.join("model.safetensors.index.json");
         if shards.exists() {
             let what = "weights in several files".to_owned();
-            return Err(LoadError::Unsupported { path: shards, what, hint: "; save them as one".to_owned() });
+            return Err(LoadError::Unsupported {
+                path: shards,
+                what,
+                hint: "; save them as one file".to_owned(),
+            });
         }
         let pickle = self.folder.join("pytorch_model.bin");
         if pickle.exists() {
@@ -274,14 +280,12 @@ impl Config {
     }
 
     pub(super) fn notes(&self) -> Vec<String> {
-        let mut notes = vec![format!("texts are cut after {} tokens", self.tokens_max)];
-        if !self.pooling_told {
-            notes.push("nothing says how to pool: the mean over all tokens is taken".to_owned());
+        let mut notes = vec![format!("texts are truncated to {} tokens", self.tokens_max)];
+        if !self.is_pooling_defined {
+            notes.push("no pooling is configured: using the mean over all tokens".to_owned());
         }
         if self.architecture.ends_with("ForSequenceClassification") {
-            notes.push(
-                "it was made to judge texts, not to embed them: its vectors may mean little".to_owned(),
-            );
+            notes.push("this model classifies texts; its vectors may be poor embeddings".to_owned());
         }
         notes
     }
@@ -313,8 +317,8 @@ fn pooling(path: &Path, files: &mut Vec<PathBuf>) -> Result<Option<Pooling>, Loa
                 files.push(file);
             }
             _ => {
-                let what = format!("a step of the kind {}", module.kind);
-                let hint = "; Transformer, Pooling and Normalize are".to_owned();
+                let what = format!("a module of type {}", module.kind);
+                let hint = "; supported are Transformer, Pooling and Normalize".to_owned();
                 return Err(LoadError::Unsupported { path: list, what, hint });
             }
         }
@@ -337,7 +341,7 @@ impl PoolingFile {
             None => modes.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| *name).collect(),
         };
         match chosen[..] {
-            // By the root of the length or by the length: at length 1 they are the same vector.
+            // Dividing by the length or by its root gives the same unit vector.
             ["mean" | "mean_sqrt_len_tokens"] => Ok(Pooling::Mean),
             ["cls"] => Ok(Pooling::First),
             ["max"] => Ok(Pooling::Max),
@@ -347,7 +351,7 @@ impl PoolingFile {
                     "pooling by {}",
                     if chosen.is_empty() { "nothing".into() } else { chosen.join(" and ") }
                 ),
-                hint: "; one of mean, cls and max is".to_owned(),
+                hint: "; supported is one of mean, cls and max".to_owned(),
             }),
         }
     }
@@ -361,12 +365,12 @@ fn activation(file: &Path, name: &str) -> Result<Activation, LoadError> {
         _ => Err(LoadError::Unsupported {
             path: file.to_owned(),
             what: format!("the activation {name}"),
-            hint: "; gelu, gelu_new and relu are".to_owned(),
+            hint: "; supported are gelu, gelu_new and relu".to_owned(),
         }),
     }
 }
 
-/// A path that a file names, which may not lead out of the folder.
+/// Resolves a path from a file; it must not lead out of the folder.
 fn inside(folder: &Path, name: &str) -> Result<PathBuf, LoadError> {
     if Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
         return Ok(folder.join(name));
@@ -374,11 +378,11 @@ fn inside(folder: &Path, name: &str) -> Result<PathBuf, LoadError> {
     Err(wrong(&folder.join("modules.json"), format!("the path {name} leads out of the folder")))
 }
 
-/// A JSON file, or nothing if there is none.
+/// Reads a JSON file; `None` if it does not exist.
 pub(super) fn optional<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, LoadError> {
     let Ok(metadata) = std::fs::metadata(file) else { return Ok(None) };
     if metadata.len() > JSON_BYTES_MAX {
-        return Err(wrong(file, format!("more than {JSON_BYTES_MAX} bytes of settings")));
+        return Err(wrong(file, format!("larger than {JSON_BYTES_MAX} bytes")));
     }
     let bytes = std::fs::read(file).map_err(|error| wrong(file, error))?;
     serde_json::from_slice(&bytes).map(Some).map_err(|error| wrong(file, error))

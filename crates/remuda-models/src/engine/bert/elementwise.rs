@@ -1,8 +1,8 @@
-//! What is done to rows between the products, each in as few passes as it takes.
+//! Elementwise and row operations between the matrix products, each in as few passes as possible.
 //!
-//! Written on rten-simd: the same lines become AVX-512, AVX2 or NEON, chosen when the program runs. A scalar erf alone
-//! would be a quarter of the work of a model (trap). Whatever is not inlined into the choice is compiled without it, an
-//! instruction a call (trap): every function and closure here is inlined always.
+//! Written with rten-simd: the same code becomes AVX-512, AVX2 or NEON, chosen at run time. A scalar erf alone would be
+//! a quarter of a model's time. Code that is not inlined into the dispatched function is compiled without the vector
+//! instructions and costs a call per instruction, so every function and closure here is `inline(always)`.
 
 use rayon::prelude::*;
 use rten_simd::functional::simd_map;
@@ -12,10 +12,10 @@ use rten_vecmath::{ApproxGelu, Exp, Gelu};
 
 use super::config::Activation;
 
-/// How many numbers a thread takes at once: enough to be worth handing over, few enough to stay in its first cache.
+/// How many values a thread takes at once: enough to be worth the hand-over, few enough to stay in its L1 cache.
 const SHARE: usize = 8192;
 
-/// Layer normalisation's own weights.
+/// The weights of a layer normalisation.
 #[derive(Clone, Debug)]
 pub(super) struct Norm {
     pub(super) gain: Vec<f32>,
@@ -38,7 +38,7 @@ pub(super) fn normalize(rows: &mut [f32], bias: &[f32], norm: &Norm) {
     share(rows, bias.len(), |rows| Normalize { rows, bias, norm }.dispatch());
 }
 
-/// Each row to its exponents, and what to multiply it by to make them a whole.
+/// Exponentials of each row, and the factors that make each row sum to one.
 pub(super) fn softmax(rows: &mut [f32], width: usize, parts: &mut Vec<f32>) {
     parts.clear();
     Softmax { rows, width, parts }.dispatch();
@@ -170,7 +170,7 @@ impl SimdOp for Softmax<'_> {
     }
 }
 
-/// Adds a bias to a row, and does something to it.
+/// Adds a bias to a row and applies a function.
 #[inline(always)]
 fn map_biased<I: Isa>(isa: I, row: &mut [f32], bias: &[f32], by: impl Fn(I::F32) -> I::F32) {
     let ops = isa.f32();
@@ -221,7 +221,7 @@ pub(super) fn layer_norm<I: Isa>(isa: I, row: &mut [f32], norm: &Norm) {
     );
 }
 
-/// The greatest number of a row, or that which is the least it may be.
+/// The maximum of a row, at least `least`.
 #[inline(always)]
 pub(super) fn row_max<I: Isa>(isa: I, row: &[f32], least: f32) -> f32 {
     let ops = isa.f32();

@@ -1,14 +1,14 @@
-//! A layer in eight bits: weights with a scale for each output, rows with a scale and a zero of their own.
+//! A layer in int8: weights with a scale per output, rows with their own scale and zero point.
 //!
-//! What a row's zero adds to its sums is taken away here, by the sums of the matrix's columns: rten-gemm 0.27 would do it, and
-//! gives every eight rows the zeros of the first eight (trap).
+//! The contribution of a row's zero point is subtracted here, using the column sums of the matrix: rten-gemm 0.27 could
+//! do it, but applies the zero points of the first eight rows to every eight rows.
 //!
-//! One scale for all rows is what makes int8 unfaithful: a few tokens reach much further than the rest, and the rest is
-//! left with a handful of steps. With a scale a row, every matrix can be int8 and the vectors keep their direction.
+//! A single scale for all rows makes int8 inaccurate: a few tokens have much larger values than the rest, which then
+//! gets only a few levels. With a scale per row every matrix can be int8 and the vectors keep their direction.
 //!
 //! ```text
-//!  rows ─quantize─▶ u8 ─▶ u8×i8→i32 ─widen─▶ queries, keys, values ─▶ attention in float ─quantize─▶ u8 ─▶ i32 ─settle─▶ rows
-//!  rows ─quantize─▶ u8 ─▶ i32 ─bend (GELU) and quantize in one pass─▶ u8 ─▶ i32 ─settle─▶ rows
+//!  rows ─quantize─▶ u8 ─▶ u8×i8→i32 ─dequantize─▶ qkv ─▶ attention in float ─quantize─▶ u8 ─▶ i32 ─dequantize_normalize─▶ rows
+//!  rows ─quantize─▶ u8 ─▶ i32 ─bias_act_requant (GELU, one pass)─▶ u8 ─▶ i32 ─dequantize_normalize─▶ rows
 //! ```
 
 mod elementwise;
@@ -28,11 +28,11 @@ use crate::failure::{InferenceError, LoadError};
 type Gemm8 = GemmExecutor<u8, i8, i32>;
 
 thread_local! {
-    /// Kept, because to make one asks the processor what it is, and a virtual machine has to ask its host.
+    /// Kept per thread, because creating one runs CPUID, which traps in a virtual machine.
     static GEMM: Gemm8 = Gemm8::default();
 }
 
-/// What is kept from batch to batch beside a float layer's room.
+/// Scratch buffers of the int8 path, reused between batches.
 #[derive(Debug, Default)]
 pub(super) struct QuantizedBuffers {
     bytes: Vec<u8>,
@@ -53,12 +53,12 @@ pub(super) struct QuantizedLayer {
     output_norm: Norm,
 }
 
-/// A weight matrix with what its products are multiplied by and moved by.
+/// A weight matrix with the scale and offset of its products.
 pub(super) struct QuantizedMatrix {
     weights: PackedBMatrix<i8>,
     scales: Vec<f32>,
-    /// What a row whose every number is one step above nothing would give.
-    pulls: Vec<f32>,
+    /// The product of each column with a row of ones.
+    column_sums: Vec<f32>,
     bias: Vec<f32>,
     inputs: usize,
 }
@@ -113,22 +113,22 @@ impl QuantizedLayer {
 
 impl QuantizedMatrix {
     fn new(weights: &[f32], bias: &[f32], inputs: usize) -> Result<Self, LoadError> {
-        // Processors without a dot product of bytes add pairs in sixteen bits, which hold seven times eight.
+        // Processors without an int8 dot product add pairs in 16 bits, which only hold 7-bit weights.
         let most = if GEMM.with(Gemm8::may_saturate) { 63.0 } else { 127.0 };
         let mut bytes = Vec::with_capacity(weights.len());
         let mut scales = Vec::with_capacity(bias.len());
-        let mut pulls = Vec::with_capacity(bias.len());
+        let mut column_sums = Vec::with_capacity(bias.len());
         for row in weights.chunks_exact(inputs) {
             let widest = row.iter().fold(0.0, |widest: f32, weight| widest.max(weight.abs()));
             let scale = if widest > 0.0 { widest / most } else { 1.0 };
             let steps = row.iter().map(|weight| (weight / scale).round() as i8);
-            pulls.push(steps.clone().map(i32::from).sum::<i32>() as f32 * scale);
+            column_sums.push(steps.clone().map(i32::from).sum::<i32>() as f32 * scale);
             bytes.extend(steps);
             scales.push(scale);
         }
         let columns = view(&bytes, [inputs, bias.len()], [1, inputs])?;
         let packed = GEMM.with(|gemm| gemm.prepack_b(columns));
-        Ok(QuantizedMatrix { weights: packed, scales, pulls, bias: bias.to_vec(), inputs })
+        Ok(QuantizedMatrix { weights: packed, scales, column_sums, bias: bias.to_vec(), inputs })
     }
 
     fn outputs(&self) -> usize {

@@ -1,5 +1,5 @@
-//! int8 that is refused where its answers would differ too much: while a model is loaded, a few texts go through its
-//! layers in float and in int8 side by side. Each layer in float is let go again before the next is read.
+//! Refuses int8 if its answers would differ too much: while the model is loaded, a few texts go through every layer in
+//! float and in int8. Each float layer is dropped before the next one is read.
 
 use super::config::Config;
 use super::int8::QuantizedLayer;
@@ -10,10 +10,10 @@ use super::weights::BertWeights;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 
-/// What the worst of the texts has to reach. Below it, near neighbours begin to change places.
+/// The minimal cosine of the worst text. Below it the order of near neighbours begins to change.
 const COSINE_MIN: f32 = 0.99;
 
-/// Short and long, plain and odd: what is told by a few tokens is what int8 blurs first.
+/// Short and long, plain and unusual: int8 first affects texts that depend on few tokens.
 const TEXTS: [&str; 12] = [
     "",
     "horse",
@@ -26,9 +26,9 @@ const TEXTS: [&str; 12] = [
     "In 1815 the eruption of Mount Tambora caused a year without a summer across the northern hemisphere.",
     "🐎 naïve café, 3.14159, 東京は晴れ",
     "https://example.org/a/b?c=d&e=f#g !!! ??? ...",
-    "A worker that says nothing for ninety seconds is qkv; one that does not answer is given no more work. What it \
+    "A worker that says nothing for ninety seconds is asked; one that does not answer is given no more work. What it \
      held goes to another, and what it says later is refused, because an attempt that was given up must not be believed \
-     once a newer one has begun. The same holds for machines, whose provider is qkv, and for fleets, where a brake \
+     once a newer one has begun. The same holds for machines, whose provider is asked, and for fleets, where a brake \
      keeps many failures at once from becoming many purchases at once.",
 ];
 
@@ -59,22 +59,22 @@ pub(super) fn load(
         beacon.step()?;
     }
     let cosine = worst(&tables.pool(&float, &ranges), &tables.pool(&int8, &ranges));
-    tracing::debug!(cosine, "int8 beside float");
-    // Not `<`: what is no number is no cosine either.
+    tracing::debug!(cosine, "compared int8 with float");
+    // Not `<`, so that NaN is refused.
     if cosine >= COSINE_MIN {
         return Ok(BertNet { tables, layers });
     }
     Err(LoadError::Unsupported {
         path: weights.path().to_owned(),
         what: format!(
-            "int8: the worst of {} texts has a cosine of {cosine:.4} to what float says",
+            "int8: the worst of {} texts has a cosine of {cosine:.4} to its float vector",
             texts.len()
         ),
-        hint: format!(", and {COSINE_MIN} is the least; leave its precision as it is"),
+        hint: format!(", below the minimum of {COSINE_MIN}; use the native precision"),
     })
 }
 
-/// The least cosine of vectors of length 1.
+/// The smallest cosine between pairs of unit vectors.
 fn worst(these: &[Vec<f32>], those: &[Vec<f32>]) -> f32 {
     let cosine =
         |(this, that): (&Vec<f32>, &Vec<f32>)| this.iter().zip(that).map(|(a, b)| a * b).sum::<f32>();

@@ -1,4 +1,4 @@
-//! One layer: what rows are after it, given what they were before.
+//! One transformer layer.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::linear::{Linear, ProductMode};
 use super::weights::BertWeights;
 use crate::failure::{InferenceError, LoadError};
 
-/// Room to work in, kept from batch to batch.
+/// Scratch buffers, reused between batches.
 #[derive(Debug, Default)]
 pub(super) struct LayerBuffers {
     /// Queries, keys and values side by side.
@@ -21,11 +21,11 @@ pub(super) struct LayerBuffers {
     pub(super) int8: QuantizedBuffers,
 }
 
-/// A layer as its file has it, but for what is done beforehand: the root that scores are divided by is in the queries'
-/// weights; a bias of keys changes every score of a row alike and so nothing; a bias of values is added whatever was
-/// looked at, so it is in the bias that follows.
+/// A layer's weights as stored, with three simplifications: the attention scale is multiplied into the query weights;
+/// the key bias is dropped, because it changes every score of a row equally; the value bias is added to the bias of the
+/// output projection, because attention weights sum to one.
 pub(super) struct LayerWeights {
-    /// Queries, keys and values, one below the other.
+    /// Query, key and value weights, one below the other.
     pub(super) qkv: Vec<f32>,
     pub(super) qkv_bias: Vec<f32>,
     pub(super) attention_out: Vec<f32>,
@@ -71,7 +71,7 @@ impl BertLayer {
         }
     }
 
-    /// Rows of several texts, of which each is a range of rows.
+    /// Processes the packed rows of several texts; `texts` are their row ranges.
     pub(super) fn run(
         &self,
         rows: &mut [f32],
@@ -138,7 +138,7 @@ impl LayerWeights {
     }
 }
 
-/// Reads one part of what has a name, in a shape.
+/// Reads a named tensor of the given shape.
 type Reader<'a> = dyn FnMut(&str, &str, &[usize]) -> Result<Vec<f32>, LoadError> + 'a;
 
 pub(super) fn norm(config: &Config, read: &mut Reader<'_>, name: &str) -> Result<Norm, LoadError> {
@@ -149,7 +149,7 @@ pub(super) fn norm(config: &Config, read: &mut Reader<'_>, name: &str) -> Result
     })
 }
 
-/// Query, key, value, what follows them and its norm, the wide middle, the way back and its norm.
+/// The tensor names of query, key, value, attention output and its norm, up, down, and the output norm.
 fn names(family: BertFamily, number: usize) -> [String; 8] {
     let (layers, parts) = match family {
         BertFamily::Bert | BertFamily::Roberta => (

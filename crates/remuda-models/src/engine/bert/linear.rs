@@ -1,4 +1,4 @@
-//! Products of rows with a weight matrix, which is laid out for the processor once, when it is loaded.
+//! Products of rows with a weight matrix, which is packed for the processor when it is loaded.
 //!
 //! ```text
 //!   rows, twelve at a time      matrix, in panels as wide as two vectors
@@ -7,8 +7,8 @@
 //!   └───────────────┘            └──┴──┴──
 //! ```
 //!
-//! rten-gemm's float kernel takes six rows at a time and cuts panels to what fills a first cache of 32 KiB to the brim; on
-//! such processors it reaches two thirds of this. What is small and different each time (attention) is left to it.
+//! rten-gemm's float kernel takes six rows at a time and sizes its panels to fill a 32 KiB L1 cache completely; on such
+//! processors it reaches two thirds of this speed. Small products that differ every time (attention) still use it.
 
 use rayon::prelude::*;
 use rten_gemm::{GemmError, GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
@@ -19,37 +19,37 @@ use rten_tensor::Matrix;
 use crate::failure::{InferenceError, LoadError};
 
 thread_local! {
-    /// Cannot be handed from thread to thread, and is no larger than the choice it stands for.
+    /// Not `Send`, and cheap to create per thread.
     static GEMM: GemmExecutor = GemmExecutor::default();
 }
 
-/// What a block of rows may take, so that it stays in a second cache beside a panel.
+/// The size of a block of rows, so that it stays in the L2 cache next to a panel.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// Sums of this many rows in two vectors each, with what they are made of, fit in 32 registers.
+/// The sums of this many rows in two vectors each fit in 32 registers with their operands.
 const TALL: usize = 12;
 
-/// And these in 16.
+/// The same for 16 registers.
 const SHORT: usize = 6;
 
-/// A weight matrix in float.
+/// A float weight matrix.
 pub(super) struct Linear {
-    /// Panel after panel, in each row after row; the last is filled up with nothing.
+    /// Panels in order, row after row; the last panel is padded with zeros.
     panels: Vec<f32>,
     inputs: usize,
     outputs: usize,
 }
 
-/// What a product is to do with what already stands where it is written to.
+/// What a product does with the existing output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProductMode {
     Overwrite,
-    /// Adds to it: what a layer does beside what it was given.
+    /// Adds to it, for residual connections.
     Accumulate,
 }
 
 impl Linear {
-    /// From a matrix as files have it: a row for each output.
+    /// Packs a matrix with one row per output.
     pub(super) fn new(weights: &[f32], inputs: usize) -> Self {
         let outputs = weights.len() / inputs;
         let wide = Width.dispatch();
@@ -76,7 +76,7 @@ impl Linear {
     }
 }
 
-/// How wide a panel is on this machine.
+/// The panel width on this machine.
 struct Width;
 
 impl SimdOp for Width {
@@ -91,7 +91,7 @@ impl SimdOp for Width {
 struct Product<'a> {
     linear: &'a Linear,
     rows: &'a [f32],
-    /// The rows as they are read: tile after tile, in each the first numbers of all its rows, then the second.
+    /// The packed rows: tile after tile, in each tile column by column.
     packed: &'a mut Vec<f32>,
     out: &'a mut [f32],
     mode: ProductMode,
@@ -104,11 +104,11 @@ impl SimdOp for Product<'_> {
     fn eval<I: Isa>(self, isa: I) {
         let Product { linear, rows, packed, out, mode } = self;
         let Linear { panels, inputs, outputs } = linear;
-        // 256-bit vectors come with 16 registers.
+        // CPUs with 256-bit vectors have 16 registers.
         let most = if isa.f32().len() == 8 { SHORT } else { TALL };
         let count = rows.len() / inputs;
         let tiles = count.div_ceil(most);
-        // As even as can be: a tile of two rows takes as long as one of four.
+        // Tiles of even size: a tile of two rows takes as long as one of four.
         let begin = |tile: usize| tile * count / tiles;
         packed.resize(rows.len(), 0.0);
         for tile in 0..tiles {
@@ -152,7 +152,7 @@ impl SimdOp for Product<'_> {
     }
 }
 
-/// Where a tile is written: its first number, how far below it the next row begins, and how much of the panel counts.
+/// Where a tile is written: its first value, the row stride, and the used width of the panel.
 struct OutputTile<'a> {
     out: &'a mut [f32],
     stride: usize,
@@ -187,13 +187,13 @@ fn tile_of<I: Isa, const ROWS: usize>(isa: I, packed: &[f32], panel: &[f32], til
     }
 }
 
-/// A product in float of what is not kept.
+/// A float product of matrices that are not packed in advance.
 pub(super) fn multiply(rows: Matrix<'_>, columns: Matrix<'_>, out: &mut [f32]) -> Result<(), InferenceError> {
     let (rows, columns) = (GemmInputA::Unpacked(rows), GemmInputB::Unpacked(columns));
     GEMM.with(|gemm| gemm.gemm(out, rows, columns, GemmOptions::default())).map_err(failed)
 }
 
-/// A matrix over numbers that lie at these distances.
+/// A matrix view with the given strides.
 pub(super) fn view<T>(
     numbers: &[T],
     shape: [usize; 2],
@@ -202,7 +202,7 @@ pub(super) fn view<T>(
     Matrix::from_slice_with_strides(shape, numbers, strides).map_err(|error| ShapeMismatch(error.to_string()))
 }
 
-/// Shapes that do not fit each other: checked when the model is loaded, so a mistake of ours.
+/// Mismatched shapes. Shapes are checked at load time, so this is a bug.
 #[derive(Debug)]
 pub(super) struct ShapeMismatch(String);
 
@@ -218,7 +218,7 @@ impl From<ShapeMismatch> for LoadError {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "as it comes from a product")]
+#[expect(clippy::needless_pass_by_value, reason = "signature of map_err")]
 pub(super) fn failed(error: GemmError) -> InferenceError {
     InferenceError::Engine(error.to_string())
 }

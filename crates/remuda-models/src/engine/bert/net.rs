@@ -1,4 +1,4 @@
-//! The whole model: tokens of several texts to a vector each, without a row that is nobody's.
+//! The whole model: the tokens of several texts to one vector per text, without padding rows.
 
 use std::ops::Range;
 
@@ -34,10 +34,10 @@ impl AnyLayer {
     }
 }
 
-/// What a token is before the first layer, and a text after the last.
+/// The embedding before the first layer and the pooling after the last.
 pub(super) struct EmbeddingTables {
-    tokenizer: Vec<f32>,
-    /// With the only kind of token there is among them.
+    tokens: Vec<f32>,
+    /// With the embedding of token type 0 already added.
     places: Vec<f32>,
     norm: Norm,
     none: Vec<f32>,
@@ -62,7 +62,7 @@ impl BertNet {
         Ok(BertNet { tables, layers })
     }
 
-    /// Texts that were checked.
+    /// Embeds texts that passed `check`.
     pub(super) fn embed(
         &self,
         texts: &[&[u32]],
@@ -79,7 +79,7 @@ impl BertNet {
     }
 }
 
-/// Which rows are whose.
+/// The row range of each text.
 pub(super) fn ranges(texts: &[&[u32]]) -> Vec<Range<usize>> {
     let mut end = 0;
     let mut next = |text: &&[u32]| {
@@ -93,9 +93,9 @@ pub(super) fn ranges(texts: &[&[u32]]) -> Vec<Range<usize>> {
 impl EmbeddingTables {
     pub(super) fn load(config: &Config, weights: &mut BertWeights) -> Result<Self, LoadError> {
         let hidden = config.hidden;
-        let tokenizer = "embeddings.word_embeddings.weight";
-        weights.strip_prefixes(&["", "bert.", "roberta.", "distilbert."], tokenizer);
-        let tokenizer = weights.read(tokenizer, &[config.vocabulary, hidden])?;
+        let embedding = "embeddings.word_embeddings.weight";
+        weights.strip_prefixes(&["", "bert.", "roberta.", "distilbert."], embedding);
+        let tokens = weights.read(embedding, &[config.vocabulary, hidden])?;
         let mut places = weights.read("embeddings.position_embeddings.weight", &[config.places, hidden])?;
         places.drain(..(config.first_place * hidden).min(places.len()));
         if config.kinds > 0 {
@@ -107,7 +107,7 @@ impl EmbeddingTables {
         let mut read =
             |name: &str, part: &str, shape: &[usize]| weights.read(&format!("{name}.{part}"), shape);
         Ok(EmbeddingTables {
-            tokenizer,
+            tokens,
             places,
             norm: layer::norm(config, &mut read, "embeddings.LayerNorm")?,
             none: vec![0.0; hidden],
@@ -117,16 +117,16 @@ impl EmbeddingTables {
         })
     }
 
-    /// Refuses what no tokenizer of this model makes.
+    /// Refuses token lists that the model's tokenizer cannot produce.
     pub(super) fn check(&self, text: &[u32]) -> Result<(), InferenceError> {
         if text.is_empty() || text.len() > self.tokens_max {
-            let why = format!("a text has {} tokens, and 1 to {} are read", text.len(), self.tokens_max);
+            let why = format!("a text has {} tokens; 1 to {} are allowed", text.len(), self.tokens_max);
             return Err(InferenceError::Input(why));
         }
-        let vocabulary = self.tokenizer.len() / self.hidden;
+        let vocabulary = self.tokens.len() / self.hidden;
         match text.iter().find(|token| **token as usize >= vocabulary) {
             Some(token) => {
-                Err(InferenceError::Input(format!("there is no token {token}: {vocabulary} are known")))
+                Err(InferenceError::Input(format!("unknown token {token}: the vocabulary has {vocabulary}")))
             }
             None => Ok(()),
         }
@@ -137,7 +137,7 @@ impl EmbeddingTables {
         let mut rows = Vec::with_capacity(texts.iter().map(|text| text.len()).sum::<usize>() * hidden);
         for text in texts {
             for (token, place) in text.iter().zip(self.places.chunks_exact(hidden)) {
-                let word = &self.tokenizer[*token as usize * hidden..][..hidden];
+                let word = &self.tokens[*token as usize * hidden..][..hidden];
                 rows.extend(word.iter().zip(place).map(|(word, place)| word + place));
             }
         }
@@ -145,7 +145,7 @@ impl EmbeddingTables {
         rows
     }
 
-    /// A vector of length 1 for each text.
+    /// Returns a unit vector for each text.
     pub(super) fn pool(&self, rows: &[f32], texts: &[Range<usize>]) -> Vec<Vec<f32>> {
         texts
             .iter()
@@ -158,12 +158,12 @@ impl EmbeddingTables {
         let mut vector = tokens.next().map(<[f32]>::to_vec).unwrap_or_default();
         match self.pooling {
             Pooling::First => {}
-            // What it is divided by, the length takes away again.
+            // The division is omitted, because the vector is normalised anyway.
             Pooling::Mean => tokens.for_each(|token| merge(&mut vector, token, |sum, number| sum + number)),
             Pooling::Max => tokens.for_each(|token| merge(&mut vector, token, f32::max)),
         }
         let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
-        // As torch's `normalize`: a vector of nothing stays one.
+        // As torch's `normalize`: a zero vector stays zero.
         vector.iter_mut().for_each(|number| *number /= length.max(1e-12));
         vector
     }

@@ -11,7 +11,7 @@ use crate::model::LoadedModel;
 use crate::request::{ModelRequest, PartAnswer, RequestPart};
 use crate::spec::{ModelSpec, Precision};
 
-/// Lengths that fill tiles and vectors and such that do not.
+/// Lengths that fill tiles and vectors and lengths that do not.
 fn texts() -> Vec<Vec<u32>> {
     [2, 1, 13, 5, 22, 3, 12, 17]
         .iter()
@@ -37,22 +37,22 @@ fn embed(model: &mut LoadedModel, texts: &[Vec<u32>]) -> Vec<Vec<f32>> {
     answers.into_iter().map(vector).collect()
 }
 
-/// The least cosine between what was said and what should have been.
-fn worst(said: &[Vec<f32>], wanted: &[Vec<f64>]) -> f64 {
-    assert_eq!(said.len(), wanted.len());
-    let cosine = |(said, wanted): (&Vec<f32>, &Vec<f64>)| {
-        let said: Vec<f64> = said.iter().map(|number| f64::from(*number)).collect();
-        assert!((dot(&said, &said) - 1.0).abs() < 1e-5, "its length is not 1");
-        dot(&said, wanted) / dot(wanted, wanted).sqrt()
+/// The smallest cosine between computed and expected vectors.
+fn worst(computed: &[Vec<f32>], expected: &[Vec<f64>]) -> f64 {
+    assert_eq!(computed.len(), expected.len());
+    let cosine = |(computed, expected): (&Vec<f32>, &Vec<f64>)| {
+        let computed: Vec<f64> = computed.iter().map(|number| f64::from(*number)).collect();
+        assert!((dot(&computed, &computed) - 1.0).abs() < 1e-5, "not a unit vector");
+        dot(&computed, expected) / dot(expected, expected).sqrt()
     };
-    said.iter().zip(wanted).map(cosine).fold(1.0, f64::min)
+    computed.iter().zip(expected).map(cosine).fold(1.0, f64::min)
 }
 
 fn mean(rows: &[Vec<f64>]) -> Vec<f64> {
     (0..HIDDEN).map(|at| rows.iter().map(|row| row[at]).sum::<f64>() / rows.len() as f64).collect()
 }
 
-/// By the integral, which needs no approximation of erf to be right.
+/// By numerical integration, without an approximation of erf.
 fn gelu(x: f64) -> f64 {
     let (steps, mut erf) = (2000, 0.0);
     let width = x / 2.0_f64.sqrt() / f64::from(steps);
@@ -68,26 +68,26 @@ fn gelu_tanh(x: f64) -> f64 {
 }
 
 #[test]
-fn every_family_says_what_plain_arithmetic_says() {
+fn every_family_matches_plain_arithmetic() {
     for kind in [TinyFamily::Bert, TinyFamily::Roberta, TinyFamily::Distilbert] {
         let tiny = Tiny::new(kind);
-        let wanted: Vec<_> = texts().iter().map(|text| mean(&tiny.rows(kind, text, gelu))).collect();
-        let said = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
-        assert!(worst(&said, &wanted) > 1.0 - 1e-6, "{}", worst(&said, &wanted));
+        let expected: Vec<_> = texts().iter().map(|text| mean(&tiny.rows(kind, text, gelu))).collect();
+        let computed = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
+        assert!(worst(&computed, &expected) > 1.0 - 1e-6, "{}", worst(&computed, &expected));
     }
 }
 
 #[test]
-fn activations_and_pooling_are_what_the_folder_says() {
+fn activation_and_pooling_follow_the_configuration() {
     for activation in ["gelu_new", "relu"] {
         let mut tiny = Tiny::new(TinyFamily::Bert);
         tiny.config["hidden_act"] = json!(activation);
         tiny.write();
         let plain = |x: f64| if activation == "relu" { x.max(0.0) } else { gelu_tanh(x) };
-        let wanted: Vec<_> =
+        let expected: Vec<_> =
             texts().iter().map(|text| mean(&tiny.rows(TinyFamily::Bert, text, plain))).collect();
-        let said = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
-        assert!(worst(&said, &wanted) > 1.0 - 1e-6, "{activation}");
+        let computed = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
+        assert!(worst(&computed, &expected) > 1.0 - 1e-6, "{activation}");
     }
     let tiny = Tiny::new(TinyFamily::Bert);
     let rows: Vec<_> = texts().iter().map(|text| tiny.rows(TinyFamily::Bert, text, gelu)).collect();
@@ -96,13 +96,13 @@ fn activations_and_pooling_are_what_the_folder_says() {
         (0..HIDDEN).map(|at| rows.iter().map(|row| row[at]).fold(f64::MIN, f64::max)).collect()
     };
     let most: Vec<Vec<f64>> = rows.iter().map(most).collect();
-    for (mode, wanted) in
+    for (mode, expected) in
         [(json!({ "pooling_mode": "cls" }), first), (json!({ "pooling_mode_max_tokens": true }), most)]
     {
         tiny.json("modules.json", &modules("sentence_transformers.models.Pooling"));
         tiny.json("1_Pooling/config.json", &mode);
-        let said = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
-        assert!(worst(&said, &wanted) > 1.0 - 1e-6, "{mode}");
+        let computed = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
+        assert!(worst(&computed, &expected) > 1.0 - 1e-6, "{mode}");
     }
 }
 
@@ -110,9 +110,9 @@ fn modules(second: &str) -> serde_json::Value {
     json!([{ "path": "", "type": "sentence_transformers.models.Transformer" }, { "path": "1_Pooling", "type": second }])
 }
 
-/// Rows of a text see no others: a text says the same alone and among others, on one thread and on three.
+/// A text's vector does not depend on other texts in the batch or on the number of threads.
 #[test]
-fn company_and_threads_change_nothing() {
+fn batch_and_threads_do_not_change_vectors() {
     let tiny = Tiny::new(TinyFamily::Bert);
     for precision in [Precision::Native, Precision::Int8] {
         let mut one = ModelSpec { precision, ..spec(&tiny) };
@@ -122,8 +122,8 @@ fn company_and_threads_change_nothing() {
         one.threads = 3;
         let mut many = load(&one).unwrap();
         let crowd: Vec<_> = (0..40).flat_map(|_| texts()).collect();
-        for (said, alone) in embed(&mut many, &crowd).iter().zip(alone.iter().cycle()) {
-            for (a, b) in said.iter().zip(alone) {
+        for (computed, alone) in embed(&mut many, &crowd).iter().zip(alone.iter().cycle()) {
+            for (a, b) in computed.iter().zip(alone) {
                 assert!((a - b).abs() < 1e-5, "{a} and {b} in {precision:?}");
             }
         }
@@ -132,16 +132,17 @@ fn company_and_threads_change_nothing() {
 }
 
 #[test]
-fn int8_is_close_and_is_refused_where_it_is_not() {
+fn int8_is_accurate_or_refused() {
     let mut tiny = Tiny::new(TinyFamily::Bert);
     let int8 = ModelSpec { precision: Precision::Int8, ..spec(&tiny) };
     let float = embed(&mut load(&spec(&tiny)).unwrap(), &texts());
-    let wanted: Vec<Vec<f64>> =
+    let expected: Vec<Vec<f64>> =
         float.iter().map(|vector| vector.iter().map(|x| f64::from(*x)).collect()).collect();
-    let said = embed(&mut load(&int8).unwrap(), &texts());
-    assert!(worst(&said, &wanted) > 0.99, "{}", worst(&said, &wanted));
+    let computed = embed(&mut load(&int8).unwrap(), &texts());
+    assert!(worst(&computed, &expected) > 0.99, "{}", worst(&computed, &expected));
 
-    // A column that always meets a nothing changes nothing in float; in eight bits its size leaves nothing of the others.
+    // A huge column that is always multiplied by zero has no effect in float, but leaves no int8 levels for the other
+    // columns.
     for (name, (_, numbers)) in &mut tiny.tensors {
         if name.contains("LayerNorm") {
             numbers[1] = 0.0;
@@ -158,7 +159,7 @@ fn int8_is_close_and_is_refused_where_it_is_not() {
 }
 
 #[test]
-fn texts_are_cut_with_the_tokens_that_are_added_and_never_padded() {
+fn texts_are_truncated_including_special_tokens_and_never_padded() {
     let mut tiny = Tiny::new(TinyFamily::Bert);
     let tokens = |tiny: &Tiny, text: &str| {
         let request = ModelRequest::TextEmbedding { texts: vec![text.to_owned()] };
@@ -174,13 +175,13 @@ fn texts_are_cut_with_the_tokens_that_are_added_and_never_padded() {
     tiny.config["model_type"] = json!("roberta");
     tiny.json("sentence_bert_config.json", &json!({}));
     tiny.write();
-    assert_eq!(tokens(&tiny, &"a ".repeat(100)).len(), PLACES - 2, "padding has the first places");
+    assert_eq!(tokens(&tiny, &"a ".repeat(100)).len(), PLACES - 2, "the first positions are padding");
     tiny.json("sentence_bert_config.json", &json!({ "max_seq_length": 2 }));
     assert!(matches!(Bert.prepare(&spec(&tiny)), Err(LoadError::Wrong { .. })));
 }
 
 #[test]
-fn what_is_not_a_text_of_this_model_is_refused() {
+fn token_lists_the_tokenizer_cannot_produce_are_refused() {
     let tiny = Tiny::new(TinyFamily::Bert);
     let mut model = load(&spec(&tiny)).unwrap();
     for tokens in [vec![], vec![29], vec![u32::MAX], vec![4; PLACES + 1]] {
@@ -194,7 +195,7 @@ fn what_is_not_a_text_of_this_model_is_refused() {
 }
 
 #[test]
-fn a_model_told_to_stop_stops_within_a_layer() {
+fn stopped_model_ends_within_one_layer() {
     let tiny = Tiny::new(TinyFamily::Bert);
     let beacon = Beacon::default();
     beacon.stop();
@@ -208,12 +209,12 @@ fn a_model_told_to_stop_stops_within_a_layer() {
 
 /// Faults: T2.
 #[test]
-fn files_that_cannot_be_loaded_say_why() {
+fn unloadable_files_are_errors_with_a_reason() {
     let error = |change: &dyn Fn(&mut Tiny)| {
         let mut tiny = Tiny::new(TinyFamily::Bert);
         change(&mut tiny);
         let found = Bert.inspect(&spec(&tiny)).err();
-        found.unwrap_or_else(|| load(&spec(&tiny)).expect_err("it was loaded"))
+        found.unwrap_or_else(|| load(&spec(&tiny)).expect_err("it should not load"))
     };
     let weights = |tiny: &Tiny| tiny.path().join("model.safetensors");
     let set = |key: &'static str, value: serde_json::Value| {
@@ -252,7 +253,7 @@ fn files_that_cannot_be_loaded_say_why() {
         tiny.tensors.get_mut("encoder.layer.0.output.dense.bias").unwrap().1[3] = f32::NAN;
         tiny.write();
     });
-    assert!(nan.to_string().contains("no number"), "{nan}");
+    assert!(nan.to_string().contains("non-finite"), "{nan}");
     let wrong = error(&set("intermediate_size", json!(37)));
     assert!(wrong.to_string().contains("[36, 20], and by config.json it is [37, 20]"), "{wrong}");
     for (key, value) in [
@@ -283,12 +284,12 @@ fn files_that_cannot_be_loaded_say_why() {
 }
 
 #[test]
-fn what_is_another_engines_is_left_to_it() {
+fn files_of_other_engines_are_not_claimed() {
     let mut tiny = Tiny::new(TinyFamily::Bert);
     let found = Bert.inspect(&spec(&tiny)).unwrap().unwrap();
     assert_eq!(found.architecture, "bert (2 layers, 20 dimensions)");
     std::fs::remove_file(tiny.path().join("model.safetensors")).unwrap();
-    assert_eq!(Bert.inspect(&spec(&tiny)).unwrap(), None, "an ONNX file may lie there");
+    assert_eq!(Bert.inspect(&spec(&tiny)).unwrap(), None, "there may be an ONNX file");
     tiny.config["model_type"] = json!("llama");
     tiny.write();
     assert_eq!(Bert.inspect(&spec(&tiny)).unwrap(), None);

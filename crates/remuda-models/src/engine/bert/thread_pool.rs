@@ -1,8 +1,7 @@
-//! Who computes: a copy's threads. Several texts are shared out, each thread with its own; a text that is alone is shared
-//! by all, product by product.
+//! The threads of a copy. Several texts are divided among them; a single text is shared by all threads, product by
+//! product.
 //!
-//! Threads of its own even where a copy has just one: whoever multiplies outside a rayon pool does so in the one that
-//! all of the process shares.
+//! Even a single-threaded copy has its own pool: rayon work outside a pool would run in the global one of the process.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,21 +14,21 @@ use crate::beacon::Beacon;
 use crate::failure::{InferenceError, LoadError};
 use crate::model::TextEmbedding;
 
-/// How many rows go through the layers together: what a layer makes of them stays in a core's second cache, and its
-/// weights are fetched seldom enough.
+/// Rows that go through the layers together: their activations stay in a core's L2 cache, and weights are fetched
+/// rarely enough.
 const GROUP_TOKENS: usize = 128;
 
-/// More than any machine that this runs on has to give to one copy.
+/// More threads than one copy could use on any machine.
 const THREADS_MAX: usize = 256;
 
 pub(super) struct EmbedThreads {
-    /// One thread each.
+    /// One single-thread pool per thread.
     lanes: Vec<ThreadPool>,
-    /// All together, if there are several.
+    /// A pool of all threads, if there are several.
     whole: Option<ThreadPool>,
 }
 
-/// A model with those who run it.
+/// A model with its threads.
 pub(super) struct Embedder {
     net: BertNet,
     threads: EmbedThreads,
@@ -44,7 +43,7 @@ impl EmbedThreads {
         Ok(EmbedThreads { lanes, whole })
     }
 
-    /// Has one thread do something.
+    /// Runs work on one thread.
     pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         match self.lanes.first() {
             Some(lane) => lane.install(work),
@@ -61,7 +60,9 @@ impl EmbedThreads {
 fn pool(threads: usize) -> Result<ThreadPool, LoadError> {
     let builder =
         ThreadPoolBuilder::new().num_threads(threads).thread_name(|number| format!("embed-{number}"));
-    builder.build().map_err(|error| LoadError::Engine(format!("no threads to compute with: {error}")))
+    builder
+        .build()
+        .map_err(|error| LoadError::Engine(format!("compute threads could not be started: {error}")))
 }
 
 impl TextEmbedding for Embedder {
@@ -92,7 +93,7 @@ impl TextEmbedding for Embedder {
     }
 }
 
-/// Runs the work in every lane at the same time.
+/// Runs the work in every lane in parallel.
 fn scatter<T: Send>(
     lanes: &[ThreadPool],
     rooms: &mut [LayerBuffers],
@@ -108,7 +109,7 @@ fn scatter<T: Send>(
     all
 }
 
-/// Texts that go together, in their order; at least as many groups as there are threads, where there are as many texts.
+/// Groups consecutive texts; at least as many groups as threads, if there are as many texts.
 fn groups(texts: &[&[u32]], threads: usize) -> Vec<Range<usize>> {
     let tokens: usize = texts.iter().map(|text| text.len()).sum();
     let most = GROUP_TOKENS.min(tokens.div_ceil(threads));

@@ -1,4 +1,4 @@
-//! Texts to tokens, on the threads of those who ask.
+//! Tokenises texts on the callers' threads.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::backend::Prepare;
 use crate::failure::{LoadError, ModelError};
 use crate::request::{ModelRequest, RequestPart};
 
-/// Its numbers are the same for the same copy whatever it was asked before.
+/// The golden text.
 const GOLDEN: &str = "The rider takes a fresh horse from the remuda.";
 
 pub(super) struct BertTokenizer {
@@ -23,7 +23,7 @@ pub(super) fn file(config: &Config) -> Result<PathBuf, LoadError> {
     if file.exists() {
         return Ok(file);
     }
-    let hint = "; save it with a fast tokenizer of transformers".to_owned();
+    let hint = "; save the model with a fast tokenizer of transformers".to_owned();
     Err(LoadError::Missing { path: config.folder.clone(), what: "tokenizer.json".to_owned(), hint })
 }
 
@@ -34,16 +34,16 @@ impl BertTokenizer {
         let mut tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| wrong(&file, error))?;
         let known = tokenizer.get_vocab_size(true);
         if known > config.vocabulary {
-            let detail = format!("{known} tokens, and the model knows only {}", config.vocabulary);
+            let detail = format!("{known} tokens, but the model's vocabulary has {}", config.vocabulary);
             return Err(wrong(&file, detail));
         }
         let added = tokenizer.get_post_processor().map_or(0, |last| last.added_tokens(false));
         if config.tokens_max <= added {
             let detail =
-                format!("it adds {added} tokens to every text, and {} may be read", config.tokens_max);
+                format!("it adds {added} tokens to every text, but the limit is {}", config.tokens_max);
             return Err(wrong(&file, detail));
         }
-        // The file may come with a length to pad to and another one to cut at.
+        // The file may define its own padding and truncation.
         tokenizer.with_padding(None);
         let cut = TruncationParams { max_length: config.tokens_max, ..TruncationParams::default() };
         tokenizer.with_truncation(Some(cut)).map_err(|error| wrong(&file, error))?;
@@ -59,15 +59,15 @@ impl BertTokenizer {
             self.tokenizer.encode_fast(text, true)
         };
         let tokens = encoding.map_err(|error| error.to_string())?.get_ids().to_vec();
-        if tokens.is_empty() { Err("there is nothing in it to embed".to_owned()) } else { Ok(tokens) }
+        if tokens.is_empty() { Err("it has no tokens".to_owned()) } else { Ok(tokens) }
     }
 }
 
 impl Prepare for BertTokenizer {
     fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError> {
         let ModelRequest::TextEmbedding { texts } = request else {
-            let qkv = request.capability();
-            return Err(ModelError::Input(format!("a model that embeds texts was qkv for {qkv}")));
+            let asked = request.capability();
+            return Err(ModelError::Input(format!("a text embedding model got a request for {asked}")));
         };
         let refused = |place: usize, why: String| ModelError::Input(format!("text {}: {why}", place + 1));
         let parts = texts.iter().enumerate();

@@ -1,4 +1,4 @@
-//! A safetensors file, read piece by piece: what it claims is checked before anything is allocated for it.
+//! Reads a safetensors file tensor by tensor; sizes are checked before anything is allocated.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -11,10 +11,10 @@ use safetensors::tensor::Metadata;
 use super::config::wrong;
 use crate::failure::LoadError;
 
-/// Names and shapes of a thousand layers fit many times over.
+/// Many times the names and shapes of a thousand layers.
 const HEADER_BYTES_MAX: u64 = 16 << 20;
 
-/// How an archive of `torch.save` begins, and how older ones do.
+/// The first bytes of `torch.save` archives, new and old.
 const PICKLES: [&[u8]; 2] = [b"PK\x03\x04", b"\x80\x02"];
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct BertWeights {
     path: PathBuf,
     file: File,
     metadata: Metadata,
-    /// Where the numbers begin.
+    /// The offset of the data.
     begin: u64,
     prefix: &'static str,
 }
@@ -43,11 +43,14 @@ impl BertWeights {
         }
         let header = u64::from_le_bytes(length);
         if header > HEADER_BYTES_MAX {
-            return Err(wrong(path, format!("it claims a header of {header} bytes: no safetensors file")));
+            return Err(wrong(
+                path,
+                format!("it claims a header of {header} bytes, so it is not a safetensors file"),
+            ));
         }
         let begin = length.len() as u64 + header;
         if size < begin {
-            return Err(truncated(format!("{size} bytes, and its header alone is {begin}")));
+            return Err(truncated(format!("{size} bytes, but its header alone has {begin}")));
         }
         let mut json = vec![0; header as usize];
         file.read_exact(&mut json).map_err(io)?;
@@ -63,13 +66,13 @@ impl BertWeights {
         &self.path
     }
 
-    /// From here on names begin with one of these, whichever the file has: heads put their model below a name.
+    /// Selects the prefix under which the file stores `name`: models with a head put their encoder below a prefix.
     pub(super) fn strip_prefixes(&mut self, prefixes: &[&'static str], name: &str) {
         let has = |prefix: &&&str| self.metadata.info(&format!("{prefix}{name}")).is_some();
         self.prefix = prefixes.iter().find(has).copied().unwrap_or_default();
     }
 
-    /// Row by row, as float, whatever the file has.
+    /// Reads a tensor as floats, whichever float type the file has.
     pub(super) fn read(&mut self, name: &str, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         let name = format!("{}{name}", self.prefix);
         let Some(info) = self.metadata.info(&name) else {
@@ -77,7 +80,7 @@ impl BertWeights {
             return Err(LoadError::Missing { path: self.path.clone(), what, hint: String::new() });
         };
         if info.shape != shape {
-            let detail = format!("{name} is {:?}, and by config.json it is {shape:?}", info.shape);
+            let detail = format!("{name} is {:?}, but by config.json it should be {shape:?}", info.shape);
             return Err(wrong(&self.path, detail));
         }
         let (begin, end) = info.data_offsets;
@@ -90,10 +93,10 @@ impl BertWeights {
         let numbers = floats(&bytes, dtype).ok_or_else(|| LoadError::Unsupported {
             path: self.path.clone(),
             what: format!("{name} in {dtype:?}"),
-            hint: "; F32, F16 and BF16 are".to_owned(),
+            hint: "; supported are F32, F16 and BF16".to_owned(),
         })?;
         if numbers.iter().any(|number| !number.is_finite()) {
-            return Err(wrong(&self.path, format!("{name} has an infinity or something that is no number")));
+            return Err(wrong(&self.path, format!("{name} has non-finite values")));
         }
         Ok(numbers)
     }

@@ -1,16 +1,17 @@
-//! Other families, and GPUs, through candle.
+//! Other model families, and GPUs, through candle.
 //!
-//! What has to be known about it, and is seen to here or by who runs it:
+//! Known limits of candle, handled here or by the supervisor:
 //!
-//! - Quantised products share one pool of spinning threads behind one mutex in the whole process, and one panic inside
-//!   poisons it for good. So a copy had better be a process, and one with `CANDLE_NUM_THREADS` set to its threads.
-//! - Q4_1, Q5_0 and Q5_1 have no SIMD kernel on x86 and are 10 to 50 times slower: they become Q8_0 when they are loaded.
-//! - The attention mask of every length ever asked is kept for ever: prompts are read in runs whose lengths are powers of
-//!   two, so that there are few.
-//! - Its llama knows 4,096 positions and fails past them.
-//! - Words are kept in 32 bits, whatever the file has them in.
+//! - Quantised products share one pool of spinning threads behind one mutex per process, and a panic inside poisons it
+//! permanently. A copy should therefore be a process with `CANDLE_NUM_THREADS` set to its threads.
+//! - Q4_1, Q5_0 and Q5_1 have no SIMD kernel on x86 and are 10 to 50 times slower: they are converted to Q8_0 when
+//! loaded.
+//! - The attention mask of every prompt length is cached forever: prompts are read in runs whose lengths are powers of
+//! two, so there are few.
+//! - Its llama supports 4,096 positions and fails beyond.
+//! - Token embeddings are kept in 32 bits, whatever the file has.
 //!
-//! What has to be known of it on a card stands in [`card`].
+//! The limits on a card are in [`candle_device`](crate::engine::candle_device).
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek};
@@ -31,7 +32,7 @@ use crate::spec::Device;
 
 pub(super) const POSITIONS_MAX: u64 = 4096;
 pub(super) const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3"];
-/// The longest run of a prompt that is read at once.
+/// The longest run of prompt tokens read at once.
 const RUN: usize = 64;
 const SLOW: [TensorType; 3] = [TensorType::Q4_1, TensorType::Q5_0, TensorType::Q5_1];
 
@@ -50,7 +51,7 @@ enum CandleWeights {
     Gemma3(quantized_gemma3::ModelWeights),
 }
 
-/// Kinds that are rewritten when a file is loaded.
+/// Tensor types that are converted when a file is loaded.
 pub(super) fn slow(gguf: &Gguf, device: Device) -> Vec<TensorType> {
     if device != Device::Cpu {
         return Vec::new();
@@ -59,7 +60,7 @@ pub(super) fn slow(gguf: &Gguf, device: Device) -> Vec<TensorType> {
 }
 
 impl CandleModel {
-    /// On a device that has so much room for it.
+    /// Loads onto a device with this much memory for it.
     pub(super) fn load(
         gguf: &Gguf,
         architecture: &str,
@@ -93,17 +94,17 @@ impl CandleModel {
         Ok(candle)
     }
 
-    /// Reads a run and a single token, for which there are different kernels.
+    /// Runs several tokens and a single token, which use different kernels.
     fn warm(&mut self, beacon: &Beacon) -> Result<(), InferenceError> {
         self.read(&[0; RUN + 1], beacon)?;
-        self.keep(0);
+        self.keep_prefix(0);
         Ok(())
     }
 }
 
 impl LanguageModel for CandleModel {
-    /// Its caches start anew with position 0 and can do nothing else.
-    fn keep(&mut self, _: usize) -> usize {
+    /// Candle's caches can only restart at position 0.
+    fn keep_prefix(&mut self, _: usize) -> usize {
         self.tokens = 0;
         if let CandleWeights::Qwen3(weights) = &mut self.weights {
             weights.clear_kv_cache();

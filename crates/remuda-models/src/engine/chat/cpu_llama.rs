@@ -1,15 +1,16 @@
-//! The llama family on CPUs without a graph: eight-bit weights, one pass a token.
+//! The llama family on CPUs without a graph: int8 weights, one pass per token. Hand-written because it is faster than
+//! candle on CPUs and cannot poison the process.
 //!
 //! ```text
-//!  token ─▶ embedding ─▶ ┌ norm ─▶ queries, keys, values ─▶ turned by position ─▶ cache ─▶ attention ─▶ + ┐ × layers
+//!  token ─▶ embedding ─▶ ┌ norm ─▶ queries, keys, values ─▶ RoPE ─▶ cache ─▶ attention ─▶ + ┐ × layers
 //!                        └ norm ─▶ gate × up ─▶ down ─▶ + ──────────────────────────────────────────────┘
 //!                                                                        norm ─▶ logits of the next token
 //! ```
 //!
-//! A prompt goes through in chunks, so that weights are fetched once for many tokens. What comes out for a token depends
-//! on the tokens before it and on nothing else: not on the chunks, nor on what was asked before.
+//! A prompt is processed in chunks, so that weights are fetched once for many tokens. The result for a token depends
+//! only on the tokens before it, not on the chunks or on earlier requests.
 //!
-//! There is no state outside the copy and no thread that spins: unlike candle's, it can run as a thread among others.
+//! There is no state outside the copy and no spinning thread: unlike candle, it can run as one thread among others.
 
 mod attention;
 mod cache;
@@ -26,8 +27,8 @@ use crate::beacon::Beacon;
 use crate::engine::gguf::Gguf;
 use crate::failure::{InferenceError, LoadError};
 
-/// How many tokens of a prompt go through a layer at once: enough to fetch weights seldom, few enough to stay in the
-/// cache of a core and to notice within a blink that nobody waits any more.
+/// Prompt tokens that go through a layer at once: enough to fetch weights rarely, few enough to stay in the core's
+/// cache and to notice a cancellation quickly.
 const CHUNK: usize = 32;
 
 pub(super) struct CpuLlama {
@@ -36,9 +37,9 @@ pub(super) struct CpuLlama {
     embedding: Matrix,
     layers: Vec<LlamaLayer>,
     norm: Vec<f32>,
-    /// The embedding does both where there is none.
+    /// `None` if the embedding matrix is also the output matrix.
     output: Option<Matrix>,
-    /// What a position turns each pair of a head by.
+    /// The rotation per position of each pair in a head.
     rope_frequencies: Vec<f32>,
     cache: Cache,
     tokens: usize,
@@ -47,9 +48,9 @@ pub(super) struct CpuLlama {
 
 struct LlamaLayer {
     attention_norm: Vec<f32>,
-    /// Queries, keys, values, each with its bias or without.
+    /// Query, key and value projections, each with an optional bias.
     projections: [(Matrix, Vec<f32>); 3],
-    /// Norms of every head of queries and keys.
+    /// Norms of every query head and key head.
     head_norms: Option<[Vec<f32>; 2]>,
     attention_out: Matrix,
     inner_norm: Vec<f32>,
@@ -58,7 +59,7 @@ struct LlamaLayer {
     down: Matrix,
 }
 
-/// What a chunk is computed on; kept, so that a token allocates nothing.
+/// Scratch buffers of a chunk, reused so that a token allocates nothing.
 #[derive(Default)]
 struct LlamaBuffers {
     x: Vec<f32>,
@@ -106,7 +107,7 @@ impl CpuLlama {
         })
     }
 
-    /// What the weights take.
+    /// The size of the weights.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         let layers = self.layers.iter().map(|layer| {
@@ -146,14 +147,16 @@ impl CpuLlama {
 }
 
 impl LanguageModel for CpuLlama {
-    fn keep(&mut self, tokens: usize) -> usize {
+    fn keep_prefix(&mut self, tokens: usize) -> usize {
         self.tokens = self.tokens.min(tokens);
         self.tokens
     }
 
     fn read(&mut self, tokens: &[u32], beacon: &Beacon) -> Result<&[f32], InferenceError> {
         if tokens.is_empty() || tokens.iter().any(|token| *token as usize >= self.dimensions.vocabulary) {
-            return Err(InferenceError::Input("there are tokens that the model does not have".to_owned()));
+            return Err(InferenceError::Input(
+                "the prompt has tokens outside the model's vocabulary".to_owned(),
+            ));
         }
         self.cache.cut(self.tokens);
         for chunk in tokens.chunks(CHUNK) {
@@ -163,7 +166,7 @@ impl LanguageModel for CpuLlama {
         let last = &work.x[work.x.len() - it.width..];
         work.normed.resize(it.width, 0.0);
         attention::norm(level, last, &self.norm, it.epsilon, &mut work.normed[..it.width]);
-        work.activations.of(level, &work.normed[..it.width], it.width);
+        work.activations.quantize(level, &work.normed[..it.width], it.width);
         work.logits.resize(it.vocabulary, 0.0);
         let output = self.output.as_ref().unwrap_or(&self.embedding);
         output.multiply(&self.cpu, &work.activations, &mut work.logits);
@@ -216,7 +219,7 @@ impl LlamaLayer {
         let (level, tokens) = (cpu.level, work.x.len() / it.width);
         work.normed.resize(work.x.len(), 0.0);
         attention::norm(level, &work.x, &self.attention_norm, it.epsilon, &mut work.normed);
-        work.activations.of(level, &work.normed, it.width);
+        work.activations.quantize(level, &work.normed, it.width);
         for ((matrix, bias), out) in self.projections.iter().zip(&mut work.projected) {
             out.resize(tokens * matrix.rows, 0.0);
             matrix.multiply(cpu, &work.activations, out);
@@ -246,7 +249,7 @@ impl LlamaLayer {
                 attention::attend(level, query, keys, values, &mut work.scores, seen);
             }
         }
-        work.activations.of(level, &work.seen, wide);
+        work.activations.quantize(level, &work.seen, wide);
         work.normed.resize(work.x.len(), 0.0);
         self.attention_out.multiply(cpu, &work.activations, &mut work.normed);
         add(&mut work.x, &work.normed);
@@ -257,13 +260,13 @@ impl LlamaLayer {
         let (level, tokens) = (cpu.level, work.x.len() / it.width);
         work.normed.resize(work.x.len(), 0.0);
         attention::norm(level, &work.x, &self.inner_norm, it.epsilon, &mut work.normed);
-        work.activations.of(level, &work.normed, it.width);
+        work.activations.quantize(level, &work.normed, it.width);
         for (matrix, out) in [(&self.gate, &mut work.gate), (&self.up, &mut work.up)] {
             out.resize(tokens * it.inner, 0.0);
             matrix.multiply(cpu, &work.activations, out);
         }
         attention::gated(level, &mut work.gate, &work.up);
-        work.activations.of(level, &work.gate, it.inner);
+        work.activations.quantize(level, &work.gate, it.inner);
         self.down.multiply(cpu, &work.activations, &mut work.normed);
         add(&mut work.x, &work.normed);
     }
@@ -275,7 +278,7 @@ fn add(to: &mut [f32], what: &[f32]) {
     }
 }
 
-/// Weights that stay in 32 bits.
+/// Reads weights that stay in 32 bits.
 fn vector(gguf: &Gguf, name: &str, length: usize) -> Result<Vec<f32>, LoadError> {
     let (tensor, bytes) = gguf.read(name)?;
     let mut numbers = Vec::new();
@@ -283,13 +286,13 @@ fn vector(gguf: &Gguf, name: &str, length: usize) -> Result<Vec<f32>, LoadError>
         || !tensor.kind.numbers(&bytes, &mut numbers)
         || numbers.iter().any(|number| !number.is_finite())
     {
-        let detail = format!("{name} of shape {:?} should be {length} numbers", tensor.shape);
+        let detail = format!("{name} has shape {:?} instead of {length} values", tensor.shape);
         return Err(LoadError::Wrong { path: gguf.path.clone(), detail });
     }
     Ok(numbers)
 }
 
-/// By how much one step of position turns each pair; some models slow down the slow ones further.
+/// The rotation per position of each pair; some models slow down the slow ones further.
 fn rope_frequencies(gguf: &Gguf, it: &Dimensions) -> Result<Vec<f32>, LoadError> {
     let pairs = it.head / 2;
     let factors = match gguf.tensors.contains_key("rope_freqs.weight") {
@@ -307,7 +310,7 @@ fn threads_of(count: u32) -> Result<rayon::ThreadPool, LoadError> {
         .num_threads(count as usize)
         .thread_name(|index| format!("chat-{index}"))
         .build()
-        .map_err(|error| LoadError::Engine(format!("no threads to compute with: {error}")))
+        .map_err(|error| LoadError::Engine(format!("compute threads could not be started: {error}")))
 }
 
 #[cfg(test)]

@@ -1,25 +1,24 @@
-//! The size of a model, from its metadata: what it computes with, how much it can read, what it takes.
+//! The dimensions of a model from its metadata, its context size and its memory.
 
 use crate::engine::gguf::Gguf;
 use crate::failure::LoadError;
 use crate::spec::ModelSpec;
 
-/// What a copy keeps in its cache at most, unless more memory is given to it: contexts of 128 thousand tokens cost more
-/// than the model.
+/// The default limit of a copy's context: contexts of 128 thousand tokens cost more memory than the model.
 const CONTEXT_DEFAULT: u64 = 8192;
-/// With less there is no conversation.
+/// Too small for a conversation otherwise.
 const CONTEXT_MIN: u64 = 256;
-/// What is computed on, apart from weights and cache.
+/// Scratch memory, besides weights and cache.
 const WORK_BYTES: u64 = 48 << 20;
 
-/// How a family differs from the first of its kind. Those not named here are candle's.
+/// The variant of the llama architecture. Families not listed here are candle's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RopeFamily {
-    /// With Mistral, SmolLM and all that are converted as `llama`.
+    /// Also Mistral, SmolLM and everything converted as `llama`.
     Llama,
-    /// Biases on queries, keys and values; positions turn halves of a head instead of neighbours.
+    /// Biases on queries, keys and values; positions rotate the halves of a head instead of adjacent pairs.
     Qwen2,
-    /// No biases, but a norm of every head.
+    /// No biases, but a norm per head.
     Qwen3,
 }
 
@@ -35,11 +34,11 @@ pub(super) struct Dimensions {
     pub(super) vocabulary: usize,
     pub(super) epsilon: f32,
     pub(super) rope_base: f32,
-    /// Positions are divided by it.
+    /// Positions are divided by this.
     pub(super) rope_stretch: f32,
 }
 
-/// As the metadata calls it.
+/// The architecture name in the metadata.
 pub(super) fn architecture(gguf: &Gguf) -> Result<&str, LoadError> {
     gguf.text("general.architecture").ok_or_else(|| LoadError::Wrong {
         path: gguf.path.clone(),
@@ -48,7 +47,7 @@ pub(super) fn architecture(gguf: &Gguf) -> Result<&str, LoadError> {
 }
 
 impl Dimensions {
-    /// Nothing if it is of a family that only candle knows; an error if it is a member that makes no sense.
+    /// `None` for a family that only candle supports, an error if the metadata is inconsistent.
     pub(super) fn of(gguf: &Gguf) -> Result<Option<Self>, LoadError> {
         let name = architecture(gguf)?;
         let family = match name {
@@ -84,32 +83,32 @@ impl Dimensions {
 
     fn checked(self, gguf: &Gguf) -> Result<Self, LoadError> {
         let turned = size(gguf, "rope.dimension_count").unwrap_or(self.head);
-        let told = [
+        let checks = [
             (self.heads.is_multiple_of(self.heads_kv), "its heads do not share keys evenly"),
-            (self.head.is_multiple_of(2) && turned == self.head, "its positions do not turn whole heads"),
+            (self.head.is_multiple_of(2) && turned == self.head, "its rotary dimension is not the head size"),
             (
                 [self.width, self.inner, self.heads * self.head].iter().all(|it| it.is_multiple_of(32)),
-                "its rows are not in blocks of 32",
+                "its rows are not multiples of 32",
             ),
-            (self.epsilon >= 0.0 && self.epsilon < 1.0, "its norm has a strange epsilon"),
-            (self.rope_base > 1.0 && self.rope_base.is_finite(), "its positions have a strange base"),
-            (self.rope_stretch > 0.0 && self.rope_stretch.is_finite(), "its positions have a strange factor"),
+            (self.epsilon >= 0.0 && self.epsilon < 1.0, "its norm epsilon is out of range"),
+            (self.rope_base > 1.0 && self.rope_base.is_finite(), "its rope base is out of range"),
+            (self.rope_stretch > 0.0 && self.rope_stretch.is_finite(), "its rope factor is out of range"),
         ];
-        match told.iter().find(|(holds, _)| !holds) {
+        match checks.iter().find(|(holds, _)| !holds) {
             Some((_, what)) => Err(LoadError::Wrong { path: gguf.path.clone(), detail: (*what).to_owned() }),
             None => Ok(self),
         }
     }
 
-    /// What a token takes in the cache: a key and a value of each shared head in each layer, in 32 bits.
+    /// Cache bytes per token: a key and a value of each key-value head in each layer, in 32 bits.
     fn cache_bytes(&self) -> u64 {
         let head = (self.head * 2 * size_of::<f32>()) as u64;
         head.saturating_mul(self.layers as u64).saturating_mul(self.heads_kv as u64)
     }
 }
 
-/// How many tokens a copy can hold, and what it takes then.
-pub(super) fn room(
+/// How many tokens a copy can hold, and the memory it takes then.
+pub(super) fn fit_context(
     gguf: &Gguf,
     dimensions: Option<&Dimensions>,
     besides_bytes: u64,
@@ -118,9 +117,9 @@ pub(super) fn room(
 ) -> Result<(u64, u64), LoadError> {
     let weights: u64 = gguf.tensors.values().map(super::super::gguf::TensorInfo::elements).sum();
     let (weights, each) = match dimensions {
-        // A byte a weight, and two for the scale of 32.
+        // One byte per weight, and two for the scale of 32 weights.
         Some(dimensions) => (weights + weights / 16, dimensions.cache_bytes()),
-        None => (gguf.bytes() + words_bytes(gguf)?, cache_bytes(gguf)?),
+        None => (gguf.bytes() + embedding_bytes(gguf)?, cache_bytes(gguf)?),
     };
     let weights = weights.saturating_add(besides_bytes);
     let able = (size(gguf, "context_length")? as u64).min(tokens_max);
@@ -130,14 +129,14 @@ pub(super) fn room(
     };
     if context < CONTEXT_MIN.min(able) {
         let need_bytes = (weights + WORK_BYTES).saturating_add(each.saturating_mul(CONTEXT_MIN.min(able)));
-        let hint = format!("give {} as much, or take a smaller model", spec.name);
+        let hint = format!("give {} that much memory, or use a smaller model", spec.name);
         return Err(LoadError::Memory { need_bytes, free_bytes: spec.memory_bytes.unwrap_or(0), hint });
     }
     Ok((context, (weights + WORK_BYTES).saturating_add(each.saturating_mul(context))))
 }
 
-/// For models that are not taken apart here: keys and values of every layer, and those of one layer once more for each
-/// of the heads that share them, twice while they are put in order.
+/// For models that candle computes: keys and values of every layer, plus those of one layer repeated for each query
+/// head, twice while they are concatenated.
 fn cache_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
     let (layers, heads) = (size(gguf, "block_count")?, size(gguf, "attention.head_count")?);
     let head = match size(gguf, "attention.key_length") {
@@ -148,12 +147,12 @@ fn cache_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
     Ok(((layers * heads_kv + 2 * heads) * head * 2 * size_of::<f32>()) as u64)
 }
 
-/// They are kept in 32 bits there, besides what the file has.
-fn words_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
+/// Candle keeps the token embeddings in 32 bits in addition to the file's.
+fn embedding_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
     Ok(gguf.tensor("token_embd.weight")?.elements().saturating_mul(size_of::<f32>() as u64))
 }
 
-/// A size of the architecture: at least 1, and so small that three of them can be multiplied.
+/// A dimension of the architecture: at least 1, and small enough that three of them can be multiplied.
 fn size(gguf: &Gguf, key: &str) -> Result<usize, LoadError> {
     const MAX: u64 = 1 << 20;
     let key = format!("{}.{key}", architecture(gguf)?);
@@ -161,7 +160,7 @@ fn size(gguf: &Gguf, key: &str) -> Result<usize, LoadError> {
         Some(number) if (1..=MAX).contains(&number) => Ok(usize::try_from(number).unwrap_or(1)),
         Some(number) => Err(LoadError::Wrong {
             path: gguf.path.clone(),
-            detail: format!("its {key} is {number}, which is not from 1 to {MAX}"),
+            detail: format!("its {key} is {number}, outside 1 to {MAX}"),
         }),
         None => {
             Err(LoadError::Wrong { path: gguf.path.clone(), detail: format!("its metadata has no {key}") })

@@ -1,4 +1,4 @@
-//! Tokens out of a network, one after the other, until it is enough.
+//! Generates tokens one after the other until the answer ends.
 
 use std::fmt;
 
@@ -10,21 +10,21 @@ use crate::failure::InferenceError;
 use crate::model::TextToText;
 use crate::request::{AnswerUpdate, FinishReason, GeneratedText, Sampling};
 
-/// What reads tokens and says how likely each of all tokens is to follow.
+/// Reads tokens and returns the logits of the next token.
 pub(super) trait LanguageModel: Send {
-    /// Forgets all but the first tokens it has read, or all if it cannot do that; says how many it kept.
-    fn keep(&mut self, tokens: usize) -> usize;
+    /// Drops all but the first tokens from its state, or all if it cannot do that; returns how many it kept.
+    fn keep_prefix(&mut self, tokens: usize) -> usize;
 
-    /// Reads on from what it has read.
+    /// Reads more tokens after those it has read.
     fn read(&mut self, tokens: &[u32], beacon: &Beacon) -> Result<&[f32], InferenceError>;
 }
 
-/// A network that answers.
+/// Generates answers with a language model.
 pub(super) struct Generator {
     network: Box<dyn LanguageModel>,
     vocab: Vocab,
     context: usize,
-    /// What the network has read, as far as that is certain.
+    /// The tokens the model has certainly read.
     read: Vec<u32>,
 }
 
@@ -33,12 +33,12 @@ impl Generator {
         Generator { network, vocab, context, read: Vec::new() }
     }
 
-    /// The network reads the prompt, except for what it begins with and has read for the request before.
+    /// Reads the prompt, except for the prefix shared with the previous request.
     fn begin(&mut self, prompt: &[u32], beacon: &Beacon) -> Result<&[f32], InferenceError> {
         let same = self.read.iter().zip(prompt).take_while(|(read, asked)| read == asked).count();
-        // The last is always read: its logits are wanted.
-        let kept = self.network.keep(same.min(prompt.len().saturating_sub(1)));
-        // Whatever goes wrong from here on, nothing more than this is known.
+        // The last token is always read, because its logits are needed.
+        let kept = self.network.keep_prefix(same.min(prompt.len().saturating_sub(1)));
+        // If something fails from here on, only this prefix is known.
         self.read.truncate(kept);
         let logits = self.network.read(&prompt[kept..], beacon)?;
         self.read.extend_from_slice(&prompt[kept..]);
@@ -56,15 +56,15 @@ impl TextToText for Generator {
     ) -> Result<GeneratedText, InferenceError> {
         let room = self.context.saturating_sub(prompt.len());
         if prompt.is_empty() || room == 0 {
-            let told = format!("{} tokens were asked, and from 1 to {} fit", prompt.len(), self.context - 1);
-            return Err(InferenceError::Input(told));
+            let detail = format!("the prompt has {} tokens; 1 to {} fit", prompt.len(), self.context - 1);
+            return Err(InferenceError::Input(detail));
         }
         let tokens_max = sampling.tokens_max.map_or(room, |max| room.min(max as usize));
         let (mut sampler, mut speech) = (Sampler::new(sampling), Detokenizer::new(&sampling.stop));
         let (mut finish, mut tokens) = (FinishReason::Length, 0);
-        let mut said = prompt.to_vec();
+        let mut tokens_so_far = prompt.to_vec();
         while tokens < tokens_max {
-            let logits = match said.last() {
+            let logits = match tokens_so_far.last() {
                 Some(last) if tokens > 0 => {
                     let logits = self.network.read(&[*last], beacon)?;
                     self.read.push(*last);
@@ -72,13 +72,13 @@ impl TextToText for Generator {
                 }
                 _ => self.begin(prompt, beacon)?,
             };
-            let token = sampler.next(logits, &said)?;
+            let token = sampler.next(logits, &tokens_so_far)?;
             tokens += 1;
             if self.vocab.ends(token) {
                 finish = FinishReason::Stop;
                 break;
             }
-            said.push(token);
+            tokens_so_far.push(token);
             let (piece, stopped) = speech.push(self.vocab.bytes_of_token(token));
             if !piece.is_empty() {
                 say(AnswerUpdate::Text(piece));

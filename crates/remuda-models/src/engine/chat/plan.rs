@@ -1,11 +1,11 @@
-//! Who computes a model, how many tokens it may hold, and what that takes.
+//! Which implementation computes a model, its context size, and its memory.
 
 #[cfg(feature = "candle")]
 use super::super::candle_device;
 #[cfg(feature = "candle")]
 use super::candle::{self, CandleModel};
 use super::cpu_llama::CpuLlama;
-use super::dimensions::{Dimensions, architecture, room};
+use super::dimensions::{Dimensions, architecture, fit_context};
 use super::generation::LanguageModel;
 use super::template::Template;
 use crate::beacon::Beacon;
@@ -33,7 +33,8 @@ impl ChatPlan {
             #[cfg(feature = "candle")]
             ChatRunner::CandleModel(_) => (None, candle::POSITIONS_MAX),
         };
-        let (context, memory_bytes) = room(gguf, dimensions, engine.besides_bytes(), tokens_max, spec)?;
+        let (context, memory_bytes) =
+            fit_context(gguf, dimensions, engine.besides_bytes(), tokens_max, spec)?;
         let context = usize::try_from(context).unwrap_or(usize::MAX);
         Ok(ChatPlan { engine, context, memory_bytes })
     }
@@ -64,7 +65,7 @@ impl ChatPlan {
         }
     }
 
-    /// What that device has, if it is a card.
+    /// The memory of the device, if it is a card.
     pub(super) fn device_bytes(&self) -> Result<Option<u64>, LoadError> {
         match &self.engine {
             ChatRunner::CpuLlama(_) => Ok(None),
@@ -81,7 +82,7 @@ impl ChatPlan {
         }
     }
 
-    /// What somebody who uses it should know.
+    /// Remarks for the user.
     pub(super) fn notes(&self, gguf: &Gguf, kinds: &[(TensorType, u64)]) -> Vec<String> {
         let mut notes = Vec::new();
         match &self.engine {
@@ -93,7 +94,7 @@ impl ChatPlan {
                 let others: Vec<String> = others.map(|kind| kind.to_string()).collect();
                 if !others.is_empty() {
                     notes.push(format!(
-                        "{} becomes Q8_0 when it is loaded: a byte a weight",
+                        "{} is converted to Q8_0 when loaded: one byte per weight",
                         others.join(", ")
                     ));
                 }
@@ -102,7 +103,7 @@ impl ChatPlan {
             ChatRunner::CandleModel(device) => {
                 for kind in candle::slow(gguf, *device) {
                     notes.push(format!(
-                        "{kind} has no SIMD kernel in candle and would be 10 to 50 times slower: it becomes Q8_0 when it is loaded"
+                        "{kind} has no SIMD kernel in candle and would be 10 to 50 times slower: it is converted to Q8_0 when loaded"
                     ));
                 }
             }
@@ -110,19 +111,19 @@ impl ChatPlan {
         let able = architecture(gguf).ok().and_then(|name| gguf.integer(&format!("{name}.context_length")));
         if let Some(able) = able.filter(|able| *able > self.context as u64) {
             notes.push(format!(
-                "it could read {able} tokens and is given {}; more memory_bytes may make it more",
+                "the model supports {able} tokens of context, the copy gets {}; raise memory_bytes for more",
                 self.context
             ));
         }
         if Template::is_chatml(gguf) {
-            notes.push("the file has no chat template; ChatML is used".to_owned());
+            notes.push("the file has no chat template; using ChatML".to_owned());
         }
         notes
     }
 }
 
 impl ChatRunner {
-    /// What it takes besides the file's weights and its cache.
+    /// Memory besides the weights and the cache.
     fn besides_bytes(&self) -> u64 {
         match self {
             ChatRunner::CpuLlama(_) => 0,
@@ -131,7 +132,7 @@ impl ChatRunner {
         }
     }
 
-    /// On a CPU our own comes first: it is faster, and cannot poison the process.
+    /// On a CPU our own implementation comes first: it is faster and cannot poison the process.
     fn of(
         gguf: &Gguf,
         #[cfg_attr(not(feature = "candle"), expect(unused))] spec: &ModelSpec,
@@ -153,10 +154,10 @@ impl ChatRunner {
         }
         Err(LoadError::Unsupported {
             path: gguf.path.clone(),
-            what: format!("a model of the {name} kind"),
+            what: format!("the {name} architecture"),
             hint: match cfg!(feature = "candle") {
                 true => "; this build runs llama, qwen2, qwen3, phi3 and gemma".to_owned(),
-                false => "; this build runs llama, qwen2 and qwen3 without experts, and one with the feature candle runs more".to_owned(),
+                false => "; this build runs llama, qwen2 and qwen3 without experts; a build with the feature candle runs more".to_owned(),
             },
         })
     }

@@ -1,4 +1,4 @@
-//! Conversations into prompts, on their callers' threads.
+//! Renders conversations into prompts on the callers' threads.
 
 use super::template::Template;
 use super::tokenizer::ChatTokenizer;
@@ -7,10 +7,10 @@ use crate::engine::gguf::Gguf;
 use crate::failure::{LoadError, ModelError};
 use crate::request::{Chat, ChatMessage, ModelRequest, RequestPart, Sampling};
 
-/// More is never meant, and every one is looked for after every token.
+/// More is never intended, and every stop text is searched after every token.
 const STOPS_MAX: usize = 16;
 const STOP_BYTES_MAX: usize = 1024;
-/// Short, so that asking it costs little; long enough that weights which are not right say something else.
+/// Short, so that the test is cheap; long enough that wrong weights produce another text.
 const GOLDEN_TOKENS: u32 = 8;
 
 #[derive(Debug)]
@@ -35,14 +35,14 @@ impl PromptBuilder {
         let sampling = Sampling { tokens_max: Some(GOLDEN_TOKENS), ..Sampling::default() };
         prompts.golden = prompts
             .prompt(Chat { messages: vec![question], sampling })
-            .map_err(|error| wrong(format!("it cannot be asked anything: {error}")))?;
+            .map_err(|error| wrong(format!("no prompt can be built: {error}")))?;
         Ok(prompts)
     }
 
     fn prompt(&self, chat: Chat) -> Result<RequestPart, ModelError> {
         check(&chat.sampling)?;
         if chat.messages.is_empty() {
-            return Err(ModelError::Input("there are no messages".to_owned()));
+            return Err(ModelError::Input("the request has no messages".to_owned()));
         }
         let text = self.template.render(&chat.messages).map_err(ModelError::Input)?;
         let least = self.words.at_least(text.len());
@@ -51,7 +51,7 @@ impl PromptBuilder {
         }
         let tokens = self.words.cut(&text).map_err(ModelError::Input)?;
         if tokens.is_empty() {
-            return Err(ModelError::Input("the messages say nothing to the model".to_owned()));
+            return Err(ModelError::Input("the messages produce an empty prompt".to_owned()));
         }
         if tokens.len() >= self.context {
             return Err(self.too_long(&tokens.len().to_string()));
@@ -61,7 +61,7 @@ impl PromptBuilder {
 
     fn too_long(&self, tokens: &str) -> ModelError {
         ModelError::Input(format!(
-            "the messages are {tokens} tokens, and {} fit with room for an answer",
+            "the messages have {tokens} tokens; {} fit with space for an answer",
             self.context - 1
         ))
     }
@@ -75,7 +75,7 @@ impl Prepare for PromptBuilder {
             | ModelRequest::Vision(_)
             | ModelRequest::ImageEmbedding { .. }
             | ModelRequest::TextToImage(_) => {
-                Err(ModelError::Input(format!("a model for chat was asked for {}", request.capability())))
+                Err(ModelError::Input(format!("a chat model got a request for {}", request.capability())))
             }
         }
     }
@@ -87,7 +87,7 @@ impl Prepare for PromptBuilder {
 
 fn check(sampling: &Sampling) -> Result<(), ModelError> {
     let stops = &sampling.stop;
-    let told = [
+    let checks = [
         (
             sampling.temperature.is_finite() && sampling.temperature >= 0.0,
             "temperature has to be 0 or more".to_owned(),
@@ -95,16 +95,16 @@ fn check(sampling: &Sampling) -> Result<(), ModelError> {
         (sampling.top_p > 0.0 && sampling.top_p <= 1.0, "top_p has to be above 0 and at most 1".to_owned()),
         (
             sampling.repeat_penalty.is_finite() && sampling.repeat_penalty > 0.0,
-            "repeat_penalty has to be above 0; 1 is none".to_owned(),
+            "repeat_penalty has to be above 0; 1 means none".to_owned(),
         ),
         (sampling.top_k != Some(0), "top_k has to be 1 or more".to_owned()),
         (
             stops.len() <= STOPS_MAX && stops.iter().all(|stop| stop.len() <= STOP_BYTES_MAX),
-            format!("there may be {STOPS_MAX} stop texts of {STOP_BYTES_MAX} bytes each"),
+            format!("at most {STOPS_MAX} stop texts of {STOP_BYTES_MAX} bytes each are allowed"),
         ),
     ];
-    match told.into_iter().find(|(holds, _)| !holds) {
-        Some((_, told)) => Err(ModelError::Input(told)),
+    match checks.into_iter().find(|(holds, _)| !holds) {
+        Some((_, message)) => Err(ModelError::Input(message)),
         None => Ok(()),
     }
 }

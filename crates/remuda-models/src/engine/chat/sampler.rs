@@ -1,4 +1,4 @@
-//! Which token comes next.
+//! Chooses the next token.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -6,43 +6,43 @@ use std::hash::{BuildHasher, Hasher};
 use crate::failure::InferenceError;
 use crate::request::Sampling;
 
-/// How far back a repetition is one, as llama.cpp has it.
+/// How many tokens back the repeat penalty applies, as in llama.cpp.
 const REPEAT_LAST: usize = 64;
 
 /// The same seed and the same logits give the same tokens.
 pub(super) struct Sampler<'a> {
     sampling: &'a Sampling,
     state: u64,
-    /// Candidates, kept so that a token allocates nothing.
+    /// Reused, so that a token allocates nothing.
     candidates: Vec<(f32, u32)>,
 }
 
 impl<'a> Sampler<'a> {
     pub(super) fn new(sampling: &'a Sampling) -> Self {
-        // The standard library's hasher is seeded by the system: no crate is needed to draw one number.
+        // The standard library's hasher is seeded by the system, which avoids a dependency for one random number.
         let seed = sampling.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         Sampler { sampling, state: seed, candidates: Vec::new() }
     }
 
-    /// `before` is all that was read and said.
+    /// `before` holds all tokens read and generated so far.
     pub(super) fn next(&mut self, logits: &[f32], before: &[u32]) -> Result<u32, InferenceError> {
-        // Not numbers: weights, memory or the device are broken, and so would be the next answer.
+        // Non-finite logits mean that weights, memory or the device are broken, so the next answer would be as well.
         if logits.iter().any(|logit| !logit.is_finite()) {
-            return Err(InferenceError::Poisoned("the model computed what is not a number".to_owned()));
+            return Err(InferenceError::Poisoned("the model computed non-finite logits".to_owned()));
         }
         self.candidates.clear();
         self.candidates.extend(logits.iter().copied().zip(0..));
-        self.hold_back_repetitions(before);
+        self.apply_repeat_penalty(before);
         let taken = match self.sampling.temperature {
             temperature if temperature > 0.0 => self.draw(temperature),
-            // The first of equals, whatever the CPU.
+            // The first of equal candidates, on every CPU.
             _ => self.candidates.iter().copied().reduce(|best, it| if it.0 > best.0 { it } else { best }),
         };
         let taken = taken.map(|(_, token)| token);
-        taken.ok_or_else(|| InferenceError::Engine("the model has no tokens to choose from".to_owned()))
+        taken.ok_or_else(|| InferenceError::Engine("there is no token to choose from".to_owned()))
     }
 
-    fn hold_back_repetitions(&mut self, before: &[u32]) {
+    fn apply_repeat_penalty(&mut self, before: &[u32]) {
         let penalty = self.sampling.repeat_penalty;
         if penalty == 1.0 {
             return;
@@ -85,7 +85,7 @@ impl<'a> Sampler<'a> {
         drawn.or(self.candidates.first()).copied()
     }
 
-    /// From 0 to 1: SplitMix64, which every seed is good for.
+    /// Uniform in 0 to 1 by SplitMix64, which works with every seed.
     fn uniform(&mut self) -> f32 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn without_temperature_the_likeliest_is_taken() {
+    fn zero_temperature_takes_the_likeliest() {
         assert!(drawn(&Sampling::default(), &[]).iter().all(|token| *token == 1));
         let penalty = Sampling { repeat_penalty: 1.3, ..Sampling::default() };
-        assert!(drawn(&penalty, &[1]).iter().all(|token| *token == 3), "what was just said is less likely");
+        assert!(drawn(&penalty, &[1]).iter().all(|token| *token == 3), "a repeated token is less likely");
     }
 
     #[test]
-    fn a_seed_draws_the_same_tokens_and_another_seed_others() {
+    fn tokens_depend_on_the_seed() {
         let seeded = |seed| Sampling { temperature: 1.0, seed: Some(seed), ..Sampling::default() };
         assert_eq!(drawn(&seeded(7), &[]), drawn(&seeded(7), &[]));
         assert_ne!(drawn(&seeded(7), &[]), drawn(&seeded(8), &[]));
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_likeliest_are_drawn_from() {
+    fn top_k_and_top_p_limit_candidates() {
         let two = Sampling { temperature: 1.0, top_k: Some(2), seed: Some(1), ..Sampling::default() };
         assert!(drawn(&two, &[]).iter().all(|token| [1, 3].contains(token)));
         let most = Sampling { temperature: 1.0, top_p: 0.5, seed: Some(1), ..Sampling::default() };
@@ -133,11 +133,11 @@ mod tests {
 
     /// Faults: T9.
     #[test]
-    fn logits_that_are_not_numbers_end_the_copy() {
+    fn non_finite_logits_poison_the_copy() {
         let sampling = Sampling::default();
         for bad in [f32::NAN, f32::INFINITY] {
-            let told = Sampler::new(&sampling).next(&[1.0, bad], &[]);
-            assert!(matches!(told, Err(InferenceError::Poisoned(_))), "{told:?}");
+            let result = Sampler::new(&sampling).next(&[1.0, bad], &[]);
+            assert!(matches!(result, Err(InferenceError::Poisoned(_))), "{result:?}");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Conversations into the text a model was trained on, by the template in its file.
+//! Renders conversations with the chat template in the model's file.
 //!
-//! Templates are written in Jinja and come from strangers. Here they are given nothing but the messages, so much fuel,
-//! and so much room to write; they cannot read files, include others or run for ever. What is not bounded is a text that
-//! a template doubles again and again in a variable: whoever runs a model trusts its file that far.
+//! Templates are Jinja programs from untrusted files. They get only the messages, a limited number of steps and a
+//! limited output; they cannot read files, include others or run forever. Memory is not bounded if a template doubles a
+//! variable repeatedly: a model file is trusted that far.
 
 mod methods;
 
@@ -17,14 +17,14 @@ use super::super::gguf::Gguf;
 use super::vocab::tokens;
 use crate::request::ChatMessage;
 
-/// What nearly every small model is trained on, for files without a template.
+/// The format most small models are trained on, for files without a template.
 const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
-/// Steps of a template; the longest in use take a few hundred a message.
+/// Template steps; the longest templates in use take a few hundred per message.
 const FUEL: u64 = 2_000_000;
-/// The longest in use, with all their tools, have 30 thousand.
+/// The longest templates in use, with tool support, have 30 thousand bytes.
 const TEMPLATE_BYTES_MAX: usize = 256 << 10;
-/// What a template may write beyond what the messages have in them.
+/// The output limit of a template, beyond the size of the messages.
 const WRITTEN_BYTES_MAX: usize = 4 << 20;
 
 #[derive(Debug)]
@@ -35,12 +35,12 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// An error says what is wrong with the file's template.
+    /// The error says what is wrong with the file's template.
     pub(super) fn of(gguf: &Gguf) -> Result<Self, String> {
         let source = gguf.text("tokenizer.chat_template").unwrap_or(CHATML).to_owned();
         if source.len() > TEMPLATE_BYTES_MAX {
             return Err(format!(
-                "its chat template has {} bytes, and {TEMPLATE_BYTES_MAX} are enough",
+                "its chat template has {} bytes; the limit is {TEMPLATE_BYTES_MAX}",
                 source.len()
             ));
         }
@@ -61,10 +61,10 @@ impl Template {
         gguf.text("tokenizer.chat_template").is_none()
     }
 
-    /// The whole conversation, and where the answer begins.
+    /// Renders the conversation up to the start of the answer.
     pub(super) fn render(&self, messages: &[ChatMessage]) -> Result<String, String> {
         let environment = environment();
-        let template = environment.template_from_str(&self.source).map_err(|error| said(&error))?;
+        let template = environment.template_from_str(&self.source).map_err(|error| template_error(&error))?;
         let asked: usize = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
         let mut written = BoundedWriter { text: Vec::new(), left: WRITTEN_BYTES_MAX + 2 * asked };
         let message = |message: &ChatMessage| context! { role => message.role.as_str(), content => message.content.as_str() };
@@ -74,12 +74,12 @@ impl Template {
             bos_token => self.begin.as_str(),
             eos_token => self.end.as_str(),
         };
-        template.render_captured_to(values, &mut written).map_err(|error| said(&error))?;
+        template.render_captured_to(values, &mut written).map_err(|error| template_error(&error))?;
         Ok(String::from_utf8_lossy(&written.text).into_owned())
     }
 }
 
-/// As `transformers` renders them.
+/// Configured like `transformers`.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_fuel(Some(FUEL));
@@ -89,21 +89,21 @@ fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Chainable);
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(methods::call);
-    environment.add_function("raise_exception", |told: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, told))
+    environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_function("strftime_now", |format: String| methods::date(&format, SystemTime::now()));
     environment.add_filter("tojson", methods::json);
     environment
 }
 
-/// Without the place in a file nobody has seen.
-fn said(error: &Error) -> String {
+/// Without the position in the template, which the caller has not seen.
+fn template_error(error: &Error) -> String {
     let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     format!("the model's chat template refuses these messages: {detail}")
 }
 
-/// As much as there is room for.
+/// A writer with a size limit.
 struct BoundedWriter {
     text: Vec<u8>,
     left: usize,
@@ -112,7 +112,7 @@ struct BoundedWriter {
 impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.left =
-            self.left.checked_sub(bytes.len()).ok_or_else(|| io::Error::other("it writes without end"))?;
+            self.left.checked_sub(bytes.len()).ok_or_else(|| io::Error::other("its output is too long"))?;
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())
     }

@@ -1,4 +1,4 @@
-//! Texts into tokens, by the file's own list of merges or by a `tokenizer.json` beside it.
+//! Tokenises texts with the merges in the file or a `tokenizer.json` next to it.
 
 use std::path::Path;
 
@@ -15,20 +15,20 @@ use super::vocab::{TokenEncoding, tokens};
 use crate::engine::gguf::Gguf;
 use crate::failure::LoadError;
 
-/// How Qwen 2 and 3 cut a text before they look for tokens: digits one by one.
+/// The pre-tokenizer of Qwen 2 and 3: digits one by one.
 const QWEN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// How Llama 3 does: digits by threes.
+/// The pre-tokenizer of Llama 3: digits in groups of three.
 const LLAMA: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Of the list's kinds of tokens, those found in a text as they are written: control and user-defined.
+/// The token types matched verbatim in a text: control and user-defined.
 const WHOLE: [i64; 2] = [3, 4];
 
 #[derive(Debug)]
 pub(super) struct ChatTokenizer {
     tokenizer: Tokenizer,
-    /// What a prompt begins with.
+    /// The token every prompt begins with.
     begin: Option<u32>,
-    /// How many bytes a token says at most: so a text that cannot fit is known without being cut.
+    /// The largest number of bytes per token, so that a text that cannot fit is refused without tokenising it.
     longest: usize,
 }
 
@@ -37,7 +37,7 @@ impl ChatTokenizer {
         let tokens = tokens(gguf)?;
         let begin = match gguf.truth("tokenizer.ggml.add_bos_token") {
             Some(false) => None,
-            // SentencePiece models begin with one unless they say otherwise; the others only if they say so.
+            // SentencePiece models add a start token unless configured otherwise, the others only if configured.
             None if TokenEncoding::of(gguf)? == TokenEncoding::Bytes => None,
             None | Some(true) => {
                 gguf.integer("tokenizer.ggml.bos_token_id").and_then(|token| u32::try_from(token).ok())
@@ -51,7 +51,7 @@ impl ChatTokenizer {
         Ok(ChatTokenizer { tokenizer, begin, longest: tokens.iter().map(String::len).max().unwrap_or(1) })
     }
 
-    /// Fewer tokens than this cannot say a text of so many bytes.
+    /// The smallest number of tokens for a text of this many bytes.
     pub(super) fn at_least(&self, bytes: usize) -> usize {
         bytes / self.longest.max(1)
     }
@@ -68,7 +68,7 @@ fn read(path: &Path, tokens: usize) -> Result<Tokenizer, LoadError> {
     let tokenizer = Tokenizer::from_file(path).map_err(|error| wrong(error.to_string()))?;
     match tokenizer.get_vocab_size(true) {
         own if own <= tokens => Ok(tokenizer),
-        own => Err(wrong(format!("it has {own} tokens and the model beside it has {tokens}"))),
+        own => Err(wrong(format!("it has {own} tokens but the model has {tokens}"))),
     }
 }
 
@@ -77,7 +77,7 @@ fn merged(gguf: &Gguf, tokens: &[String]) -> Result<Tokenizer, LoadError> {
     let unsupported = |what: String| LoadError::Unsupported {
         path: gguf.path.clone(),
         what,
-        hint: "; put the model's tokenizer.json beside it".to_owned(),
+        hint: "; put the model's tokenizer.json next to it".to_owned(),
     };
     if TokenEncoding::of(gguf)? != TokenEncoding::Bytes {
         return Err(unsupported("a SentencePiece tokenizer".to_owned()));
@@ -94,7 +94,7 @@ fn merged(gguf: &Gguf, tokens: &[String]) -> Result<Tokenizer, LoadError> {
         .build()
         .map_err(|error| wrong(format!("its tokenizer: {error}")))?;
     let mut tokenizer = Tokenizer::new(model);
-    let pre = before(kind).ok_or_else(|| unsupported(format!("texts cut as {kind} does")))?;
+    let pre = before(kind).ok_or_else(|| unsupported(format!("the pre-tokenizer {kind}")))?;
     tokenizer.with_pre_tokenizer(Some(pre));
     if kind == "qwen2" {
         tokenizer.with_normalizer(Some(NFC)).map_err(|error| wrong(error.to_string()))?;
@@ -106,7 +106,7 @@ fn merged(gguf: &Gguf, tokens: &[String]) -> Result<Tokenizer, LoadError> {
     Ok(tokenizer)
 }
 
-/// How a text is cut before merges are looked for, by the name the file gives it.
+/// The pre-tokenizer with the name the file uses.
 fn before(kind: &str) -> Option<PreTokenizerWrapper> {
     let bytes = |regex| PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, true, regex));
     let split = |pattern: &str| {

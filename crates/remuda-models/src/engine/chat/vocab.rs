@@ -1,27 +1,27 @@
-//! What each token says, in bytes, and which of them end an answer.
+//! The bytes of each token, and which tokens end an answer.
 //!
-//! Read from the file's own list, so that a copy needs no tokenizer to speak: a token may be half a character, and only
-//! bytes can say that.
+//! Read from the file's token list, so that a copy needs no tokenizer: a token may be part of a character, and only
+//! bytes can express that.
 
 use std::collections::BTreeMap;
 
 use crate::engine::gguf::Gguf;
 use crate::failure::LoadError;
 
-/// Ends of a turn by their names, for files that call only one of theirs by its number.
+/// End-of-turn tokens by name, for files that list only one of them by id.
 const ENDS: [&str; 7] =
     ["<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<end_of_turn>", "<|end|>", "<|end_of_text|>", "</s>"];
 
 /// How tokens are written in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenEncoding {
-    /// `gpt2`: every byte is some printable character.
+    /// `gpt2`: every byte is mapped to a printable character.
     Bytes,
     /// `llama` (SentencePiece): characters, ▁ for a space, `<0x0A>` for a byte.
     Characters,
 }
 
-/// Of the list's kinds of tokens, the one that says nothing.
+/// The token type without text.
 const CONTROL: i64 = 3;
 
 #[derive(Debug)]
@@ -69,8 +69,8 @@ impl TokenEncoding {
             Some("llama") => Ok(TokenEncoding::Characters),
             other => Err(LoadError::Unsupported {
                 path: gguf.path.clone(),
-                what: format!("a tokenizer of kind {}", other.unwrap_or("none")),
-                hint: "; gpt2 can be read, and llama with a tokenizer.json beside it".to_owned(),
+                what: format!("a tokenizer of type {}", other.unwrap_or("none")),
+                hint: "; supported are gpt2, and llama with a tokenizer.json next to it".to_owned(),
             }),
         }
     }
@@ -109,7 +109,7 @@ mod tests {
     use super::{TokenEncoding, letters};
 
     #[test]
-    fn every_byte_has_a_letter_of_its_own() {
+    fn every_byte_has_its_own_character() {
         let letters = letters();
         assert_eq!(letters.len(), 256);
         assert_eq!(*TokenEncoding::Bytes.bytes("ĠHiĊ", &letters), *b" Hi\n");

@@ -1,4 +1,4 @@
-//! The reader of prompts: CLIP's text transformer, each token looking only at those before it.
+//! The text encoder: CLIP's text transformer with causal attention.
 
 use candle_core::{Device, Tensor};
 use candle_nn::{LayerNorm, Linear, Module};
@@ -35,7 +35,7 @@ impl Clip {
         beacon: &Beacon,
     ) -> Result<Self, LoadError> {
         let source = weights.source(device, beacon);
-        // Files of all years but the last have everything under one name more.
+        // All but the newest files put everything below `text_model`.
         let source = if weights.has("text_model.") { source.at("text_model") } else { source };
         let (size, eps) = (config.hidden_size, config.layer_norm_eps);
         let embeddings = source.at("embeddings");
@@ -66,13 +66,13 @@ impl Clip {
         })
     }
 
-    /// A row of numbers for each token.
+    /// One row per token.
     pub(super) fn run(&self, tokens: &[u32], beacon: &Beacon) -> TensorResult {
         let device = self.tokens.device();
         let ids = Tensor::from_slice(tokens, tokens.len(), device)?;
         let places = self.places.narrow(0, 0, tokens.len())?;
         let mut rows = (self.tokens.index_select(&ids, 0)? + places)?;
-        let mask = later(tokens.len(), device)?;
+        let mask = causal_mask(tokens.len(), device)?;
         for layer in &self.layers {
             let normed = layer.norm_in.forward(&rows)?;
             rows = (rows + layer.attention.run(&normed, &normed, Some(&mask), beacon)?)?;
@@ -91,8 +91,8 @@ impl Clip {
     }
 }
 
-/// What hides the tokens that come later. In 32 bits: the same in half precision is where NaN comes from.
-fn later(count: usize, device: &Device) -> Result<Tensor, ComputeError> {
+/// The causal mask. In 32 bits, because half precision produces NaN here.
+fn causal_mask(count: usize, device: &Device) -> Result<Tensor, ComputeError> {
     let mask: Vec<f32> = (0..count)
         .flat_map(|row| (0..count).map(move |column| if column > row { f32::NEG_INFINITY } else { 0.0 }))
         .collect();

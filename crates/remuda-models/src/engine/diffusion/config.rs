@@ -1,5 +1,5 @@
-//! What the `config.json` of each part says, as far as pictures depend on it. Sizes come from here and never from a list
-//! of known models; what a file asks for beyond what is computed here is refused by its name.
+//! The `config.json` of each part, as far as images depend on it. Sizes come from here and never from a list of known
+//! models; anything a file requires beyond what is implemented is refused by name.
 
 use std::fs;
 use std::path::Path;
@@ -9,12 +9,12 @@ use serde::de::DeserializeOwned;
 
 use crate::failure::LoadError;
 
-/// No configuration is longer than this; the longest known has 2 KiB.
+/// The longest known configuration has 2 KiB.
 const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// No part of a known model has more levels, layers or blocks in a row; products of sizes stay far from overflowing.
+/// No known model has more levels, layers or blocks in a row; products of sizes cannot overflow.
 const COUNT_MAX: usize = 64;
 const SIZE_MAX: usize = 1 << 20;
-/// Each halves the sides; known models have four.
+/// Each level halves the sides; known models have four.
 const LEVELS_MAX: usize = 6;
 
 /// The denoiser.
@@ -24,13 +24,13 @@ pub(super) struct UnetConfig {
     pub(super) channels: usize,
     pub(super) groups: usize,
     pub(super) eps: f64,
-    /// How many numbers a token of the text has.
+    /// The size of a text token's row.
     pub(super) context: usize,
     pub(super) is_projection_linear: bool,
     pub(super) is_cosine_first: bool,
     pub(super) frequency_shift: f64,
     pub(super) downsample_padding: usize,
-    /// Of the latents it was trained with.
+    /// The latent size it was trained with.
     pub(super) sample: (usize, usize),
 }
 
@@ -39,14 +39,14 @@ pub(super) struct UnetLevel {
     pub(super) channels: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
-    /// How many transformer blocks follow a layer on the way down, and on the way up; none where it does not read the text.
+    /// Transformer blocks after each layer on the way down and on the way up; zero for levels without cross-attention.
     pub(super) down_blocks: usize,
     pub(super) up_blocks: usize,
-    /// The same for the middle, if this is the deepest level.
+    /// The same for the middle block, if this is the deepest level.
     pub(super) blocks: usize,
 }
 
-/// What makes pixels of latents.
+/// The decoder from latents to pixels.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct VaeConfig {
     pub(super) block_out_channels: Vec<usize>,
@@ -71,7 +71,7 @@ pub(super) struct VaeConfig {
     latents_mean: Option<serde_json::Value>,
 }
 
-/// The reader of prompts.
+/// The text encoder.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub(super) struct ClipConfig {
     pub(super) hidden_size: usize,
@@ -143,8 +143,8 @@ struct UnetFile {
     rest: serde_json::Map<String, serde_json::Value>,
 }
 
-/// What a denoiser may say and what is computed for it; anything else would be another model.
-const PLAIN: [(&str, &[&str]); 25] = [
+/// Keys of the denoiser's configuration with the values that are implemented; any other value is another model.
+const SUPPORTED_VALUES: [(&str, &[&str]); 25] = [
     ("act_fn", &["\"silu\""]),
     ("addition_embed_type", &["null"]),
     ("attention_type", &["\"default\""]),
@@ -175,7 +175,7 @@ const PLAIN: [(&str, &[&str]); 25] = [
 impl UnetConfig {
     pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
         let written: UnetFile = read(path)?;
-        for (key, allowed) in PLAIN {
+        for (key, allowed) in SUPPORTED_VALUES {
             if let Some(value) = written.rest.get(key)
                 && !allowed.contains(&value.to_string().as_str())
             {
@@ -184,12 +184,12 @@ impl UnetConfig {
         }
         if written.in_channels != written.out_channels {
             let (into, out) = (written.in_channels, written.out_channels);
-            let what = format!("a denoiser with {into} channels in and {out} out, as for inpainting");
+            let what = format!("a denoiser with {into} input and {out} output channels, as for inpainting");
             return Err(unsupported(path, what, FAMILY));
         }
         let count = written.block_out_channels.len();
         if count == 0 || written.down_block_types.len() != count || written.up_block_types.len() != count {
-            let detail = "block_out_channels, down_block_types and up_block_types have one entry a level";
+            let detail = "block_out_channels, down_block_types and up_block_types differ in length";
             return Err(wrong(path, detail));
         }
         if count > LEVELS_MAX {
@@ -199,7 +199,7 @@ impl UnetConfig {
         let context = written.cross_attention_dim.at(0).unwrap_or_default();
         sizes(path, &[("cross_attention_dim", context), ("in_channels", written.in_channels)])?;
         if !(written.norm_eps > 0.0 && written.norm_eps < 1.0 && written.freq_shift.abs() < 1e3) {
-            return Err(wrong(path, "norm_eps or freq_shift is no sensible number"));
+            return Err(wrong(path, "norm_eps or freq_shift is out of range"));
         }
         if written.downsample_padding > 1 {
             return Err(unsupported(path, "a downsample_padding above 1", FAMILY));
@@ -207,7 +207,7 @@ impl UnetConfig {
         let sample = written.sample_size.clone().unwrap_or(OneOrMany::One(64));
         let sample = (sample.at(0).unwrap_or(64), sample.at(1).unwrap_or(64));
         if !(1..=512).contains(&sample.0) || !(1..=512).contains(&sample.1) {
-            return Err(wrong(path, "sample_size is from 1 to 512"));
+            return Err(wrong(path, "sample_size is not from 1 to 512"));
         }
         Ok(UnetConfig {
             levels,
@@ -226,7 +226,7 @@ impl UnetConfig {
 
 impl UnetFile {
     fn level(&self, place: usize, path: &Path) -> Result<UnetLevel, LoadError> {
-        // Files call the number of heads `attention_head_dim`: a mistake of long ago that all models were saved with.
+        // Files store the number of heads as `attention_head_dim`, an old mistake that all models were saved with.
         let heads = self.num_attention_heads.as_ref().unwrap_or(&self.attention_head_dim);
         let blocks = self.transformer_layers_per_block.at(place).unwrap_or_default();
         let reads = |kind: &str, plain: &str, reading: &str| match kind {
@@ -272,12 +272,12 @@ impl VaeConfig {
             divides(path, "norm_num_groups", config.norm_num_groups, *channels)?;
         }
         if !(config.scaling_factor.is_finite() && config.scaling_factor > 1e-6) {
-            return Err(wrong(path, "scaling_factor is above 0"));
+            return Err(wrong(path, "scaling_factor is not above 0"));
         }
         Ok(config)
     }
 
-    /// How many pixels a latent is wide and high.
+    /// Pixels per latent side.
     pub(super) fn factor(&self) -> usize {
         1 << (self.block_out_channels.len() - 1)
     }
@@ -293,25 +293,25 @@ impl ClipConfig {
         sizes(path, &[("vocab_size", config.vocab_size)])?;
         divides(path, "num_attention_heads", config.num_attention_heads, config.hidden_size)?;
         if !(2..=1024).contains(&config.max_position_embeddings) {
-            return Err(wrong(path, "max_position_embeddings is from 2 to 1024"));
+            return Err(wrong(path, "max_position_embeddings is not from 2 to 1024"));
         }
         if !(config.layer_norm_eps > 0.0 && config.layer_norm_eps < 1.0) {
-            return Err(wrong(path, "layer_norm_eps is between 0 and 1"));
+            return Err(wrong(path, "layer_norm_eps is not between 0 and 1"));
         }
         Ok(config)
     }
 }
 
-const FAMILY: &str = "; what is read here are folders of the Stable Diffusion 1 and 2 family";
+const FAMILY: &str = "; supported are folders of the Stable Diffusion 1 and 2 family";
 
 pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, LoadError> {
     let Ok(about) = fs::metadata(path) else {
         let what = "configuration".to_owned();
-        let hint = "; fetch the whole folder again".to_owned();
+        let hint = "; download the whole folder again".to_owned();
         return Err(LoadError::Missing { path: path.to_owned(), what, hint });
     };
     if about.len() > CONFIG_BYTES_MAX {
-        return Err(wrong(path, format!("{} bytes are no configuration", about.len())));
+        return Err(wrong(path, format!("{} bytes is too large for a configuration", about.len())));
     }
     let bytes = fs::read(path).map_err(|error| wrong(path, error.to_string()))?;
     serde_json::from_slice(&bytes).map_err(|error| wrong(path, error.to_string()))
@@ -335,9 +335,7 @@ fn sizes(path: &Path, named: &[(&str, usize)]) -> Result<(), LoadError> {
 
 fn bounded(path: &Path, named: &[(&str, usize)], max: usize) -> Result<(), LoadError> {
     match named.iter().find(|(_, number)| !(1..=max).contains(number)) {
-        Some((name, number)) => {
-            Err(wrong(path, format!("{name} is {number}, and should be from 1 to {max}")))
-        }
+        Some((name, number)) => Err(wrong(path, format!("{name} is {number}, outside 1 to {max}"))),
         None => Ok(()),
     }
 }

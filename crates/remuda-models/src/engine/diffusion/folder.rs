@@ -1,4 +1,4 @@
-//! What lies in a folder: the parts of a model as `diffusers` saves them, each with its configuration and its weights.
+//! A model folder as `diffusers` saves it: the parts with their configurations and weights.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::failure::LoadError;
 
 const INDEX: &str = "model_index.json";
 
-/// A model whose configurations fit together and whose headers were read.
+/// A model whose configurations are consistent and whose weight headers were read.
 #[derive(Debug)]
 pub(super) struct DiffusersFolder {
     pub(super) path: PathBuf,
@@ -34,7 +34,7 @@ struct ModelIndex {
 }
 
 impl DiffusersFolder {
-    /// Whether a folder has the parts of such a model, all or some.
+    /// Whether the folder has all or some parts of such a model.
     pub(super) fn is_at(path: &Path) -> bool {
         path.join(INDEX).is_file() || (path.join("unet").is_dir() && path.join("vae").is_dir())
     }
@@ -44,7 +44,8 @@ impl DiffusersFolder {
         let index: ModelIndex = read(&index_path)?;
         let class = &index._class_name;
         if class != "StableDiffusionPipeline" {
-            let hint = "; what is read here are folders of a StableDiffusionPipeline, which is Stable Diffusion 1 and 2";
+            let hint =
+                "; supported are folders of a StableDiffusionPipeline, which is Stable Diffusion 1 and 2";
             return Err(unsupported(&index_path, format!("a {class}"), hint));
         }
         let [unet, vae, clip] = ["unet", "vae", "text_encoder"].map(|part| path.join(part));
@@ -63,16 +64,17 @@ impl DiffusersFolder {
         Ok(folder)
     }
 
-    /// Whether the parts are of one model.
+    /// Checks that the parts belong to one model.
     fn fits(&self) -> Result<(), LoadError> {
         let (context, text) = (self.unet.context, self.clip.hidden_size);
         if context != text {
-            let detail = format!("it reads {context} numbers a token, and the text encoder writes {text}");
+            let detail =
+                format!("it expects {context} values per token, but the text encoder produces {text}");
             return Err(wrong(&self.path.join("unet").join("config.json"), detail));
         }
         let (denoised, decoded) = (self.unet.channels, self.vae.latent_channels);
         if denoised != decoded {
-            let detail = format!("it decodes {decoded} channels, and the denoiser makes {denoised}");
+            let detail = format!("it decodes {decoded} channels, but the denoiser produces {denoised}");
             return Err(wrong(&self.path.join("vae").join("config.json"), detail));
         }
         Ok(())
@@ -84,30 +86,30 @@ impl DiffusersFolder {
         Ok(weights.chain(ClipTokenizer::files(&self.path)?).collect())
     }
 
-    /// As large as it was trained for.
+    /// The image size it was trained for.
     pub(super) fn native_size(&self) -> (u32, u32) {
         let (height, width) = self.unet.sample;
         let pixels = |latents: usize| u32::try_from(latents * self.vae.factor()).unwrap_or(u32::MAX);
         (pixels(width), pixels(height))
     }
 
-    /// What the weights take once they are loaded, in 32 bits whatever they are stored in.
+    /// Memory of the loaded weights, in 32 bits whatever the file type.
     pub(super) fn weights_bytes(&self) -> u64 {
         let decoder = self.vae_weights.bytes(&["decoder.", "post_quant_conv."]);
         self.unet_weights.bytes(&[""]) + decoder + self.clip_weights.bytes(&[""])
     }
 
-    /// How many numbers the decoder's last level computes with, which has what the level above it had in full size.
+    /// The number of values in the decoder's last level, which keeps the channels of the level above at full size.
     pub(super) fn largest(&self, pixels: u64) -> u64 {
         pixels * self.vae.block_out_channels.iter().take(2).max().copied().unwrap_or_default() as u64
     }
 
-    /// What is computed with while one picture is drawn, at the most.
+    /// Peak scratch memory while one image is generated.
     pub(super) fn drawing_bytes(&self, pixels: u64) -> u64 {
         const NUMBER_BYTES: u64 = 4;
-        /// Of scores, three at a time, and of whatever a thread keeps.
+        /// For attention scores, three at a time, and per-thread buffers.
         const FIXED_BYTES: u64 = 256 << 20;
-        // Input, norm, activation, convolution's copy and output are there at once.
+        // Input, norm, activation, the convolution's copy and its output exist at the same time.
         let decoding = self.largest(pixels) * NUMBER_BYTES * 6;
         // The denoiser keeps every layer on its way down; each level has a quarter of the pixels of the one before.
         let latents = pixels / (self.vae.factor() as u64).pow(2);

@@ -1,8 +1,8 @@
-//! What denoiser, decoder and text encoder are made of.
+//! The building blocks of denoiser, decoder and text encoder.
 //!
-//! The parts of `candle-transformers` are not used: they run a whole network in one call, in which nobody could say a sign
-//! of life or be told to stop, their sizes are those of known models, and their GELU for text is another than the one the
-//! models were trained with. Products, convolutions and norms are candle's.
+//! The networks of `candle-transformers` are not used: they run in a single call without a beacon step or a way to
+//! stop, their sizes are those of known models, and their GELU for text differs from the one the models were trained
+//! with. Products, convolutions and norms are candle's.
 
 use candle_core::{D, Tensor};
 use candle_nn::ops::{silu, softmax_last_dim};
@@ -12,17 +12,17 @@ use super::weights::TensorSource;
 use crate::beacon::{Beacon, Stopped};
 use crate::failure::LoadError;
 
-/// What attention compares at once: 64 MiB of scores. A picture of 512 x 512 would have 512 MiB of them in one piece.
+/// The number of attention scores computed at once: 64 MiB. An image of 512 x 512 would have 512 MiB of them.
 const SCORES_MAX: usize = 1 << 24;
 
-/// What a convolution multiplies before its next sign of life: a second of one core, more or less. The decoder's largest
-/// would otherwise take ten for a picture of 512 x 512, and minutes for the largest that may be asked for.
+/// Multiplications of a convolution between two beacon steps: about a second of one core. The decoder's largest
+/// convolution would otherwise take ten seconds for 512 x 512, and minutes for the largest allowed image.
 const PRODUCTS_MAX: usize = 10_000_000_000;
 
-/// Why a network did not come to its end.
+/// Why a network did not finish.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ComputeError {
-    #[error("told to stop")]
+    #[error("stopped on request")]
     Stopped(#[from] Stopped),
     #[error(transparent)]
     Engine(#[from] candle_core::Error),
@@ -42,11 +42,11 @@ pub(super) fn linear_without_bias(
     Ok(Linear::new(source.tensor("weight", &[out, into])?, None))
 }
 
-/// A convolution over 3 x 3 pixels that leaves the size as it is.
+/// A 3 x 3 convolution that keeps the image size.
 #[derive(Debug)]
 pub(super) struct Conv {
     layer: Conv2d,
-    /// Products for one pixel.
+    /// Multiplications per pixel.
     work: usize,
 }
 
@@ -56,13 +56,13 @@ impl Conv {
         Ok(Conv { layer: conv_with(source, into, out, 3, config)?, work: into * out * 9 })
     }
 
-    /// In bands that take no longer than a breath each.
+    /// Runs in bands of at most about a second each.
     pub(super) fn run(&self, sample: &Tensor, beacon: &Beacon) -> TensorResult {
         let width = sample.dim(D::Minus1)?;
         self.run_in_bands(sample, (PRODUCTS_MAX / (width * self.work).max(1)).max(1), beacon)
     }
 
-    /// A band is computed with the row above and the row below it, whose own results are not kept.
+    /// A band is computed with the rows above and below it, whose own results are dropped.
     pub(super) fn run_in_bands(&self, sample: &Tensor, rows: usize, beacon: &Beacon) -> TensorResult {
         let height = sample.dim(2)?;
         let mut bands = Vec::new();
@@ -105,14 +105,13 @@ pub(super) fn layer_norm(source: &TensorSource<'_>, size: usize, eps: f64) -> Re
     Ok(LayerNorm::new(source.tensor("weight", &[size])?, source.tensor("bias", &[size])?, eps))
 }
 
-/// Passes over the whole sample several times, which for a large picture takes longer than it computes: with a sign of
-/// life of its own.
+/// Several passes over the sample, which for a large image take longer than the computation; hence its own beacon step.
 pub(super) fn activated(norm: &GroupNorm, sample: &Tensor, beacon: &Beacon) -> TensorResult {
     beacon.step()?;
     Ok(silu(&norm.forward(sample)?)?)
 }
 
-/// Two convolutions around what the time adds, beside a way that leaves the sample as it is.
+/// Two convolutions with the time embedding between them, and a skip connection.
 #[derive(Debug)]
 pub(super) struct Residual {
     norm_in: GroupNorm,
@@ -124,7 +123,7 @@ pub(super) struct Residual {
 }
 
 impl Residual {
-    /// `time` is how many numbers the time is embedded in, where the network is told of it.
+    /// `time` is the size of the time embedding, if the network uses one.
     pub(super) fn load(
         source: &TensorSource<'_>,
         (into, out): (usize, usize),
@@ -150,15 +149,15 @@ impl Residual {
         }
         inner = self.conv_out.run(&activated(&self.norm_out, &inner, beacon)?, beacon)?;
         beacon.step()?;
-        let beside = match &self.shortcut {
+        let skip = match &self.shortcut {
             Some(shortcut) => shortcut.forward(sample)?,
             None => sample.clone(),
         };
-        Ok((beside + inner)?)
+        Ok((skip + inner)?)
     }
 }
 
-/// Every place looks at every other, or at every token of the text.
+/// Attention of every position to every other, or to every token of the text.
 #[derive(Debug)]
 pub(super) struct Attention {
     query: Linear,
@@ -173,7 +172,7 @@ impl Attention {
         Attention { query, key, value, out, heads }
     }
 
-    /// As the transformers of the denoiser have it: only the way out has a bias.
+    /// As in the denoiser's transformers: only the output projection has a bias.
     pub(super) fn load(
         source: &TensorSource<'_>,
         size: usize,
@@ -189,7 +188,7 @@ impl Attention {
         Ok(Attention::new(layers, heads))
     }
 
-    /// Both are one row of numbers a place; the mask is added to the scores of all places at once.
+    /// Both inputs have one row per position; the mask is added to the scores of all heads.
     pub(super) fn run(
         &self,
         sample: &Tensor,
@@ -222,17 +221,17 @@ impl Attention {
     }
 }
 
-/// Twice as large, or as large as it was on the way down, by the nearest pixel.
+/// Enlarges by nearest neighbour, to twice the size or to the size on the way down.
 pub(super) fn enlarged(sample: &Tensor, size: (usize, usize)) -> TensorResult {
     Ok(sample.upsample_nearest2d(size.0, size.1)?)
 }
 
-/// One row of numbers a pixel, of a single picture.
+/// One row per pixel of a single image.
 pub(super) fn as_rows(sample: &Tensor) -> TensorResult {
     Ok(sample.squeeze(0)?.flatten_from(1)?.t()?.contiguous()?)
 }
 
-pub(super) fn as_picture(rows: &Tensor, (height, width): (usize, usize)) -> TensorResult {
+pub(super) fn as_image(rows: &Tensor, (height, width): (usize, usize)) -> TensorResult {
     let channels = rows.dim(1)?;
     Ok(rows.t()?.contiguous()?.reshape((1, channels, height, width))?)
 }

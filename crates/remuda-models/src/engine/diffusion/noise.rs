@@ -1,14 +1,15 @@
-//! Noise that is the same on every machine: SplitMix64 from the seed, two numbers at a time by Marsaglia's polar method.
+//! Noise that is identical on every machine: SplitMix64 from the seed, two values at a time by Marsaglia's polar
+//! method.
 //!
-//! The logarithm is our own because those of the platforms differ in their last bit: only sums, products, quotients and a
-//! square root are used, which IEEE 754 rounds one way. Whoever wants the noise elsewhere finds it in twenty lines of
-//! Python in `tests/reference/diffusion.py`.
+//! The logarithm is our own, because those of the platforms differ in their last bit. It uses only sums, products,
+//! quotients and a square root, which IEEE 754 rounds in one way. `tests/reference/diffusion.py` has the same noise in
+//! twenty lines of Python.
 
-/// Numbers of a normal distribution, drawn one after the other.
+/// Values of a normal distribution.
 #[derive(Clone, Debug)]
 pub(super) struct Noise {
     state: u64,
-    /// The second of a pair.
+    /// The second value of a pair.
     kept: Option<f64>,
 }
 
@@ -46,8 +47,8 @@ impl Iterator for Noise {
     }
 }
 
-/// The natural logarithm of a normal positive number, by `2 artanh((m - 1) / (m + 1))` around 1: 14 terms are exact enough
-/// for a double where |m - 1| / (m + 1) is below 0.172.
+/// The natural logarithm of a normal positive number, by `2 artanh((m - 1) / (m + 1))` around 1: 14 terms are exact
+/// enough for a double where |m - 1| / (m + 1) is below 0.172.
 fn ln(s: f64) -> f64 {
     let bits = s.to_bits();
     let mut exponent = ((bits >> 52) & 0x7FF) as i64 - 1022;
@@ -71,14 +72,14 @@ mod tests {
     use super::{Noise, ln};
 
     #[test]
-    fn the_logarithm_is_that_of_everybody_else() {
+    fn logarithm_matches_the_standard_library() {
         for s in [1e-30, 0.001, 0.3, 0.5, 0.707, 0.71, 0.999_999] {
             assert!((ln(s) - f64::ln(s)).abs() <= 4.0 * f64::EPSILON * f64::ln(s).abs(), "{s}");
         }
     }
 
     #[test]
-    fn the_noise_is_normal_and_a_seed_is_always_the_same() {
+    fn noise_is_normal_and_reproducible() {
         let drawn: Vec<f32> = Noise::new(3).take(100_000).collect();
         let mean = drawn.iter().map(|x| f64::from(*x)).sum::<f64>() / 1e5;
         let moment = |power| drawn.iter().map(|x| f64::from(*x).powi(power)).sum::<f64>() / 1e5;

@@ -1,7 +1,7 @@
-//! A loaded model, drawing: prompts to tokens to rows, noise through all steps to latents, latents to pixels.
+//! A loaded model: prompts to tokens to rows, noise through all steps to latents, latents to pixels.
 //!
-//! The same seed begins with the same noise everywhere. Sums are made in another order by CPUs with other SIMD registers,
-//! so that pictures of two machines may differ by a level of brightness here and there; those of one machine do not.
+//! The same seed starts with the same noise everywhere. CPUs with other SIMD widths add in another order, so images of
+//! two machines may differ by a level of brightness here and there; those of one machine do not.
 
 use candle_core::Tensor;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -33,20 +33,20 @@ pub(super) struct DiffusionPipeline {
     channels: usize,
     factor: usize,
     pub(super) device: candle_core::Device,
-    /// On a CPU candle computes with the threads of the pool it is called in: one of our own keeps to as many as were
-    /// asked for. On a card it has to be called by the thread that loaded the model.
+    /// On a CPU candle computes with the threads of the rayon pool it is called in: our own pool limits it to the
+    /// configured number. On a card it must be called by the thread that loaded the model.
     threads: Option<ThreadPool>,
 }
 
-/// What a picture is to follow, and what it is to keep away from.
+/// The prompt, and the negative prompt with its weight.
 pub(super) struct PromptEmbeddings {
-    pub(super) wanted: Tensor,
-    /// With how much it is kept away; nothing where there is no guidance.
-    pub(super) unwanted: Option<(Tensor, f32)>,
+    pub(super) positive: Tensor,
+    /// The negative prompt and the guidance; `None` without guidance.
+    pub(super) negative: Option<(Tensor, f32)>,
 }
 
 impl DiffusionPipeline {
-    /// On a device that has so much room for it.
+    /// Loads onto a device with this much memory for it.
     pub(super) fn load(
         folder: &DiffusersFolder,
         (on, need_bytes): (Device, u64),
@@ -81,7 +81,7 @@ impl DiffusionPipeline {
         Ok(pipeline)
     }
 
-    /// Takes nothing for a prompt and no noise through one step, in the size it was trained for.
+    /// Runs one step with an empty prompt and zero noise, in the native size.
     fn warm(&self, size: (usize, usize), beacon: &Beacon) -> Result<(), InferenceError> {
         let tokens = self.tokens.of("").map_err(InferenceError::Input)?;
         let text = self.compute(|| self.clip.run(&tokens, beacon))?;
@@ -102,12 +102,12 @@ impl DiffusionPipeline {
             let tokens = self.tokens.of(text).map_err(InferenceError::Input)?;
             self.compute(|| self.clip.run(&tokens, beacon))
         };
-        // Guidance of 1 and less means none: what is not wanted is then not read at all.
-        let unwanted = if guidance > 1.0 { Some((read(&draw.negative_prompt)?, guidance)) } else { None };
-        Ok(PromptEmbeddings { wanted: read(&draw.prompt)?, unwanted })
+        // A guidance of 1 or less means none, so the negative prompt is not encoded.
+        let negative = if guidance > 1.0 { Some((read(&draw.negative_prompt)?, guidance)) } else { None };
+        Ok(PromptEmbeddings { positive: read(&draw.prompt)?, negative })
     }
 
-    /// Takes the latents, height and width of which are given, through all steps.
+    /// Runs the latents of this height and width through all steps.
     pub(super) fn denoise(
         &self,
         mut latents: Vec<f32>,
@@ -127,21 +127,21 @@ impl DiffusionPipeline {
                 let predicted = self.compute(|| self.unet.run(&sample, step.time, text, beacon))?;
                 self.numbers(&predicted)
             };
-            let mut output = predict(&texts.wanted)?;
-            if let Some((text, guidance)) = &texts.unwanted {
-                for (wanted, unwanted) in output.iter_mut().zip(predict(text)?) {
-                    *wanted = unwanted + guidance * (*wanted - unwanted);
+            let mut output = predict(&texts.positive)?;
+            if let Some((text, guidance)) = &texts.negative {
+                for (positive, negative) in output.iter_mut().zip(predict(text)?) {
+                    *positive = negative + guidance * (*positive - negative);
                 }
             }
             schedule.advance(step, &mut latents, &output);
             if latents.iter().any(|number| !number.is_finite()) {
                 return Err(InferenceError::Engine(format!(
-                    "step {} of {} gave numbers that are none; the weights may be damaged",
+                    "step {} of {} produced non-finite values; the weights may be damaged",
                     done + 1,
                     schedule.steps.len()
                 )));
             }
-            // The decoder is as good as a step.
+            // Decoding counts as one step.
             say(AnswerUpdate::Progress((done + 1) as f32 / (schedule.steps.len() + 1) as f32));
         }
         Ok(latents)
@@ -155,9 +155,9 @@ impl DiffusionPipeline {
     ) -> Result<Vec<f32>, InferenceError> {
         let decoded = self.compute(|| self.decoder.run(&self.tensor(latents, size)?, beacon))?;
         let pixels = self.numbers(&decoded)?;
-        // They would become black pixels, and the picture an answer.
+        // Non-finite values would become black pixels in a seemingly valid answer.
         if pixels.iter().any(|number| !number.is_finite()) {
-            let why = "the decoder gave numbers that are none; the weights may be damaged".to_owned();
+            let why = "the decoder produced non-finite values; the weights may be damaged".to_owned();
             return Err(InferenceError::Engine(why));
         }
         Ok(pixels)
@@ -171,7 +171,7 @@ impl DiffusionPipeline {
         self.compute(|| Ok(tensor.flatten_all()?.to_vec1::<f32>()?))
     }
 
-    /// Computes with the threads of this copy, and sorts what goes wrong.
+    /// Computes with this copy's threads and classifies errors.
     fn compute<T: Send>(
         &self,
         work: impl FnOnce() -> Result<T, ComputeError> + Send,
@@ -195,9 +195,7 @@ impl TextToImage for DiffusionPipeline {
         say: &mut dyn FnMut(AnswerUpdate),
     ) -> Result<Vec<u8>, InferenceError> {
         let open = || {
-            InferenceError::Input(
-                "size, steps, guidance and seed are settled before a picture is begun".to_owned(),
-            )
+            InferenceError::Input("size, steps, guidance and seed must be set before generation".to_owned())
         };
         let ((width, height), steps) = (draw.size.ok_or_else(open)?, draw.steps.ok_or_else(open)?);
         let (guidance, seed) = (draw.guidance.ok_or_else(open)?, draw.seed.ok_or_else(open)?);

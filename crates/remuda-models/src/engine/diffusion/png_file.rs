@@ -1,6 +1,6 @@
-//! Pixels as a PNG file. How it was made stands in it, and what was asked for does not: prompts are the caller's.
+//! Writes pixels as a PNG file, with the generation parameters but without the prompt, which belongs to the caller.
 
-/// Of numbers from -1 to 1, one plane a colour.
+/// `planes` are values from -1 to 1, one plane per colour.
 pub(super) fn encode(
     planes: &[f32],
     (width, height): (u32, u32),
@@ -8,7 +8,7 @@ pub(super) fn encode(
 ) -> Result<Vec<u8>, String> {
     let count = width as usize * height as usize;
     if planes.len() != count * 3 {
-        return Err(format!("{} numbers are no picture of {width} x {height}", planes.len()));
+        return Err(format!("{} values do not make an image of {width} x {height}", planes.len()));
     }
     let pixels: Vec<u8> =
         (0..count).flat_map(|place| [0, 1, 2].map(|plane| level(planes[plane * count + place]))).collect();

@@ -1,4 +1,4 @@
-//! What may be asked of a model, told before anything waits for it.
+//! Checks image requests and fills in defaults before they are queued.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -7,25 +7,25 @@ use crate::backend::Prepare;
 use crate::failure::ModelError;
 use crate::request::{ImagePrompt, ModelRequest, RequestPart};
 
-/// Enough for any sampler here; more is a slip of the hand that would hold a copy for hours.
+/// Enough for any sampler here; a larger number is a mistake that would occupy a copy for hours.
 const STEPS_MAX: u32 = 150;
-/// As many as let DDIM and Euler draw well; twice that is seldom seen.
+/// Enough for good images with DDIM and Euler.
 const STEPS: u32 = 25;
-/// What the models of this family are used with.
+/// The usual value of this model family.
 const GUIDANCE: f32 = 7.5;
 const GUIDANCE_MAX: f32 = 50.0;
-/// A prompt is cut at 75 tokens; what is hundreds of times longer is no prompt.
+/// A prompt is truncated to 75 tokens; a text hundreds of times longer is a mistake.
 const PROMPT_BYTES_MAX: usize = 16 << 10;
-/// Where no memory is named, as much larger than trained for as 512 x 768 is than 512 x 512.
+/// Without a memory setting, images may be as much larger than native as 512 x 768 is than 512 x 512.
 const PIXELS_OVER_NATIVE: (u64, u64) = (3, 2);
-/// However much memory there is: beyond it the models of this family repeat themselves.
+/// Regardless of memory: larger images of this model family repeat themselves.
 const PIXELS_MAX: u64 = 2048 * 2048;
 
-/// The bounds of one model's pictures.
+/// The limits of one model's images.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PromptChecker {
     pub(super) native: (u32, u32),
-    /// What both sides are multiples of.
+    /// Both sides are multiples of this.
     pub(super) side_step: u32,
     pub(super) side_min: u32,
     pub(super) pixels_max: u64,
@@ -33,10 +33,10 @@ pub(super) struct PromptChecker {
 }
 
 impl PromptChecker {
-    /// With as large pictures as fit into what a copy may take, or into what is reserved for it by default.
+    /// The largest image that fits into the copy's memory, or into its default reservation.
     pub(super) fn new(folder: &DiffusersFolder, memory_bytes: Option<u64>) -> Self {
         let factor = u32::try_from(folder.vae.factor()).unwrap_or(u32::MAX);
-        // Below it the deepest level, where sides were halved once a level, has nothing left to look at.
+        // Smaller latents would vanish at the deepest level, since every level halves them.
         let latents_min = 1 << (folder.unet.levels.len() - 1);
         let (width, height) = folder.native_size();
         let native = u64::from(width) * u64::from(height);
@@ -56,18 +56,18 @@ impl PromptChecker {
         }
     }
 
-    /// As small as a picture can be.
+    /// The smallest possible image.
     pub(super) fn smallest(&self) -> (u32, u32) {
         (self.side_min, self.side_min)
     }
 
-    /// Fills in what was left open, so that a picture that is begun anew becomes the same; refuses what cannot be drawn.
+    /// Fills in defaults, so that a second copy generates the same image; refuses impossible requests.
     fn settled(&self, draw: ImagePrompt) -> Result<ImagePrompt, ModelError> {
         let refuse = |why: String| Err(ModelError::Input(why));
         for (name, text) in [("prompt", &draw.prompt), ("negative_prompt", &draw.negative_prompt)] {
             if text.len() > PROMPT_BYTES_MAX {
                 return refuse(format!(
-                    "the {name} has {} bytes; at most {PROMPT_BYTES_MAX} are read",
+                    "the {name} has {} bytes; the limit is {PROMPT_BYTES_MAX}",
                     text.len()
                 ));
             }
@@ -75,22 +75,24 @@ impl PromptChecker {
         let (width, height) = draw.size.unwrap_or(self.native);
         let (step, min) = (self.side_step, self.side_min);
         if !width.is_multiple_of(step) || !height.is_multiple_of(step) || width < min || height < min {
-            return refuse(format!("{width} x {height}: sides are multiples of {step}, and at least {min}"));
+            return refuse(format!(
+                "{width} x {height}: sides must be multiples of {step} and at least {min}"
+            ));
         }
         let (pixels, max) = (u64::from(width) * u64::from(height), self.pixels_max);
         if pixels > max {
             return refuse(format!(
-                "{width} x {height} are {pixels} pixels; this model draws at most {max}: ask for less, or give it more memory"
+                "{width} x {height} are {pixels} pixels; this model generates at most {max}: request a smaller image, or raise its memory_bytes"
             ));
         }
         let steps = draw.steps.unwrap_or(STEPS.min(self.steps_max));
         if !(1..=self.steps_max).contains(&steps) {
-            return refuse(format!("{steps} steps: from 1 to {} are done", self.steps_max));
+            return refuse(format!("{steps} steps: must be from 1 to {}", self.steps_max));
         }
         let guidance = draw.guidance.unwrap_or(GUIDANCE);
         if !(0.0..=GUIDANCE_MAX).contains(&guidance) {
             return refuse(format!(
-                "a guidance of {guidance}: it is from 0 to {GUIDANCE_MAX}, and usually {GUIDANCE}"
+                "a guidance of {guidance}: must be from 0 to {GUIDANCE_MAX}, usually {GUIDANCE}"
             ));
         }
         let seed = draw.seed.unwrap_or_else(any_seed);
@@ -108,13 +110,13 @@ impl Prepare for PromptChecker {
     fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError> {
         let ModelRequest::TextToImage(draw) = request else {
             return Err(ModelError::Input(
-                "this model draws pictures, and was asked for something else".to_owned(),
+                "this model generates images, but got another kind of request".to_owned(),
             ));
         };
         Ok(vec![RequestPart::GenerateImage(self.settled(draw)?)])
     }
 
-    /// Two steps of the smallest picture pass through every weight.
+    /// Two steps of the smallest image use every weight.
     fn golden(&self) -> RequestPart {
         RequestPart::GenerateImage(ImagePrompt {
             prompt: "a horse".to_owned(),
@@ -127,8 +129,8 @@ impl Prepare for PromptChecker {
     }
 }
 
-/// The standard library draws its hash keys from the system's randomness: a source of seeds that needs no dependency.
+/// The standard library seeds its hasher from the system's randomness, so no dependency is needed.
 fn any_seed() -> u64 {
-    // Below 2^53, so that it stays the same number in JSON that anybody reads.
+    // Below 2^53, so that every JSON reader keeps the exact number.
     RandomState::new().build_hasher().finish() >> 11
 }

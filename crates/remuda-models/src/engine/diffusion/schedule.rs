@@ -1,11 +1,10 @@
-//! How noise becomes a picture: which times the denoiser is asked about, and what becomes of its answers.
+//! The sampling schedule: the times at which the denoiser runs, and how its outputs are used.
 //!
-//! DDIM (without added noise) and Euler, both as `diffusers` does them. Either is a list of steps that are the same five
-//! numbers: from the sample and the denoiser's output follows the clean picture it believes in, and from these three
-//! follows the next sample.
+//! DDIM (without added noise) and Euler, both as in `diffusers`. Either is a list of steps with the same five
+//! coefficients: sample and output give the predicted clean image, and these three give the next sample.
 //!
 //! ```text
-//!  clean = clean_sample * sample + clean_output * output          (held within a range where the configuration says so)
+//!  clean = clean_sample * sample + clean_output * output          (clipped if configured)
 //!  next  = next_clean * clean + next_sample * sample + next_output * output
 //! ```
 
@@ -14,16 +13,16 @@ use super::scheduler::{BetaSchedule, DiffusionSampler, Prediction, SchedulerConf
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Schedule {
     pub(super) steps: Vec<ScheduleStep>,
-    /// How large the noise is that it begins with.
+    /// The scale of the initial noise.
     pub(super) noise_scale: f64,
     clip: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ScheduleStep {
-    /// What the denoiser is told.
+    /// The time passed to the denoiser.
     pub(super) time: f64,
-    /// What the sample is multiplied with before the denoiser sees it.
+    /// The factor applied to the sample before the denoiser.
     pub(super) input_scale: f64,
     clean_sample: f64,
     clean_output: f64,
@@ -33,7 +32,7 @@ pub(super) struct ScheduleStep {
 }
 
 impl Schedule {
-    /// `steps` from 1 to the number the model was trained with.
+    /// `steps` is from 1 to the number of training steps.
     pub(super) fn new(config: &SchedulerConfig, steps: usize) -> Self {
         match config.sampler {
             DiffusionSampler::Ddim => ddim(config, steps),
@@ -41,7 +40,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the sample one step on.
+    /// Advances the sample by one step.
     pub(super) fn advance(&self, step: &ScheduleStep, sample: &mut [f32], output: &[f32]) {
         for (sample, output) in sample.iter_mut().zip(output) {
             let (x, y) = (f64::from(*sample), f64::from(*output));
@@ -87,7 +86,7 @@ fn euler(config: &SchedulerConfig, steps: usize) -> Schedule {
     if config.is_zero_snr
         && let Some(last) = alphas.last_mut()
     {
-        // The smallest number of half precision: a noise without end could not be stepped from.
+        // The smallest number of half precision, because infinite noise cannot be stepped from.
         *last = f64::from(2.0_f32.powi(-24));
     }
     let sigmas: Vec<f64> = alphas.iter().map(|alpha| ((1.0 - alpha) / alpha).sqrt()).collect();
@@ -122,7 +121,7 @@ fn euler(config: &SchedulerConfig, steps: usize) -> Schedule {
     Schedule { steps, noise_scale, clip: None }
 }
 
-/// The times the denoiser is asked about, from the noisiest on.
+/// The times of the steps, noisiest first.
 fn times(config: &SchedulerConfig, steps: usize) -> Vec<f64> {
     let train = config.train_steps as f64;
     let count = steps as f64;
@@ -140,14 +139,14 @@ fn times(config: &SchedulerConfig, steps: usize) -> Vec<f64> {
             (0..steps).rev().map(|step| step as f64 * stride).collect()
         }
     };
-    // Euler asks about times in between, DDIM only about those the model was trained with.
+    // Euler uses fractional times, DDIM only training times.
     if config.sampler == DiffusionSampler::Ddim {
         times.iter_mut().for_each(|time| *time = time.round_ties_even());
     }
     times
 }
 
-/// How much of the picture is left at each time of the training: the products of `1 - beta`.
+/// The cumulative products of `1 - beta` at each training time.
 fn alphas(config: &SchedulerConfig) -> Vec<f64> {
     let count = config.train_steps;
     let line = |from: f64, to: f64| {
@@ -184,7 +183,7 @@ fn alphas(config: &SchedulerConfig) -> Vec<f64> {
     alphas
 }
 
-/// A number between the two that a list has around a place.
+/// Linear interpolation in a list.
 fn between(numbers: &[f64], place: f64) -> f64 {
     let last = numbers.len() - 1;
     let below = (place.max(0.0) as usize).min(last);

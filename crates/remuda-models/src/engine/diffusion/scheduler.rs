@@ -1,4 +1,4 @@
-//! What `scheduler_config.json` says: the noise a model was trained with, and how its pictures are sampled.
+//! Reads `scheduler_config.json`: the noise a model was trained with, and how its images are sampled.
 
 use std::path::Path;
 
@@ -17,13 +17,13 @@ pub(super) struct SchedulerConfig {
     pub(super) prediction: Prediction,
     pub(super) spacing: Spacing,
     pub(super) steps_offset: usize,
-    /// Whether nothing but the picture is left after the last step.
+    /// Whether the last step leaves no noise.
     pub(super) is_alpha_one_at_end: bool,
-    /// Whether nothing of the picture is left at the noisiest time.
+    /// Whether the noisiest time has no signal.
     pub(super) is_zero_snr: bool,
-    /// What the clean picture is held within.
+    /// The clipping range of the predicted clean image.
     pub(super) clip: Option<f64>,
-    /// The sampler it names, where another is used in its place.
+    /// The sampler in the file, if another one is used instead.
     pub(super) replaced: Option<String>,
 }
 
@@ -78,7 +78,7 @@ pub(super) enum Spacing {
     Linspace,
 }
 
-/// Samplers of the same trained noise: any may stand for any other, with other steps to the same picture.
+/// Samplers for the same training noise: they are interchangeable, with other steps to comparable images.
 const REPLACEABLE: [&str; 12] = [
     "PNDMScheduler",
     "DDPMScheduler",
@@ -94,7 +94,7 @@ const REPLACEABLE: [&str; 12] = [
     "DPMSolverSDEScheduler",
 ];
 
-/// As it stands in the file. Where a default differs between samplers, it is optional here.
+/// The file's contents. Values whose default depends on the sampler are optional.
 #[derive(Deserialize)]
 struct SchedulerFile {
     _class_name: String,
@@ -176,25 +176,31 @@ impl SchedulerConfig {
             return Err(unsupported(path, "thresholding, which is for pixel models", HINT));
         }
         if written.rescale_betas_zero_snr && written.prediction_type == Prediction::Epsilon {
-            return Err(wrong(path, "rescale_betas_zero_snr does not go with a prediction_type of epsilon"));
+            return Err(wrong(
+                path,
+                "rescale_betas_zero_snr cannot be combined with a prediction_type of epsilon",
+            ));
         }
         if !(2..=100_000).contains(&written.num_train_timesteps)
             || written.steps_offset >= written.num_train_timesteps
         {
-            return Err(wrong(path, "num_train_timesteps is from 2 to 100000, and steps_offset below it"));
+            return Err(wrong(
+                path,
+                "num_train_timesteps must be from 2 to 100000, and steps_offset below it",
+            ));
         }
         let is_beta = |beta: f64| (1e-9..1.0).contains(&beta);
         if !is_beta(written.beta_start) || !is_beta(written.beta_end) || written.beta_start > written.beta_end
         {
             return Err(wrong(
                 path,
-                "beta_start and beta_end are between 0 and 1, and beta_end is the larger",
+                "beta_start and beta_end must be between 0 and 1, and beta_end the larger",
             ));
         }
         if written.clip_sample_range.is_nan() || written.clip_sample_range <= 0.0 {
-            return Err(wrong(path, "clip_sample_range is above 0"));
+            return Err(wrong(path, "clip_sample_range is not above 0"));
         }
-        // What DDIM takes for granted where a file says nothing is not what the samplers do that it stands for.
+        // DDIM's defaults differ from those of the samplers it replaces.
         let is_ddim = class == "DDIMScheduler";
         let spacing = match (written.timestep_spacing, class) {
             (Some(spacing), _) => spacing,

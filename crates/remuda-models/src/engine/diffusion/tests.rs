@@ -1,6 +1,6 @@
-//! Held to what the reference implementation said (`tests/reference/diffusion.py`) of two tiny models.
+//! Compares with the reference implementation (`tests/reference/diffusion.py`) on two tiny models.
 //!
-//! Tolerances are parts of the largest number compared: both sides compute in 32 bits, in another order.
+//! Tolerances are relative to the largest value: both sides compute in 32 bits, in another order.
 
 use candle_core::{Device, Tensor};
 use serde_json::Value;
@@ -22,15 +22,15 @@ mod tiny;
 use tiny::{TinyStyle, reference, write};
 
 struct LoadedTiny {
-    said: Value,
+    reference: Value,
     pipeline: DiffusionPipeline,
     _folder: TempDir,
 }
 
 fn loaded(name: &str, style: TinyStyle) -> LoadedTiny {
-    let said = reference()[name].clone();
+    let reference = reference()[name].clone();
     let folder = tempfile::tempdir().unwrap();
-    write(&said, folder.path(), style);
+    write(&reference, folder.path(), style);
     let pipeline = DiffusionPipeline::load(
         &DiffusersFolder::open(folder.path()).unwrap(),
         (crate::Device::Cpu, 0),
@@ -38,10 +38,10 @@ fn loaded(name: &str, style: TinyStyle) -> LoadedTiny {
         &Beacon::default(),
     )
     .unwrap();
-    LoadedTiny { said, pipeline, _folder: folder }
+    LoadedTiny { reference, pipeline, _folder: folder }
 }
 
-/// The second is written as files were in former years.
+/// The second model uses the older file layout.
 fn both() -> [LoadedTiny; 2] {
     [
         loaded("first", TinyStyle::default()),
@@ -51,17 +51,17 @@ fn both() -> [LoadedTiny; 2] {
 
 impl LoadedTiny {
     fn numbers(&self, key: &str) -> Vec<f64> {
-        serde_json::from_value(self.said[key].clone()).unwrap()
+        serde_json::from_value(self.reference[key].clone()).unwrap()
     }
 
     fn draw(&self) -> ImagePrompt {
         ImagePrompt {
-            prompt: self.said["prompt"].as_str().unwrap().to_owned(),
-            negative_prompt: self.said["negative_prompt"].as_str().unwrap().to_owned(),
-            size: serde_json::from_value(self.said["size"].clone()).unwrap(),
-            steps: serde_json::from_value(self.said["steps"].clone()).unwrap(),
-            guidance: serde_json::from_value(self.said["guidance"].clone()).unwrap(),
-            seed: self.said["seed"].as_u64(),
+            prompt: self.reference["prompt"].as_str().unwrap().to_owned(),
+            negative_prompt: self.reference["negative_prompt"].as_str().unwrap().to_owned(),
+            size: serde_json::from_value(self.reference["size"].clone()).unwrap(),
+            steps: serde_json::from_value(self.reference["steps"].clone()).unwrap(),
+            guidance: serde_json::from_value(self.reference["guidance"].clone()).unwrap(),
+            seed: self.reference["seed"].as_u64(),
         }
     }
 
@@ -69,7 +69,9 @@ impl LoadedTiny {
     fn size(&self) -> (usize, usize) {
         let (width, height) = self.draw().size.unwrap();
         let factor =
-            if self.said["configs"]["vae/config.json"]["block_out_channels"].as_array().unwrap().len() == 3 {
+            if self.reference["configs"]["vae/config.json"]["block_out_channels"].as_array().unwrap().len()
+                == 3
+            {
                 4
             } else {
                 2
@@ -84,17 +86,17 @@ impl LoadedTiny {
 }
 
 #[track_caller]
-fn check(computed: &[f32], said: &[f64], tolerance: f64) {
-    assert_eq!(computed.len(), said.len());
-    let largest = said.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
-    let off = computed.iter().zip(said).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+fn check(computed: &[f32], reference: &[f64], tolerance: f64) {
+    assert_eq!(computed.len(), reference.len());
+    let largest = reference.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
+    let off = computed.iter().zip(reference).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
     assert!(off <= tolerance * largest, "off by {off:e} of {largest}: {:e}", off / largest);
 }
 
 #[test]
-fn prompts_become_the_tokens_of_the_reference() {
-    for LoadedTiny { said, pipeline, .. } in both() {
-        for pair in said["tokens"].as_array().unwrap() {
+fn tokens_match_the_reference() {
+    for LoadedTiny { reference, pipeline, .. } in both() {
+        for pair in reference["tokens"].as_array().unwrap() {
             let tokens: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
             assert_eq!(pipeline.tokens.of(pair[0].as_str().unwrap()).unwrap(), tokens, "{}", pair[0]);
         }
@@ -102,25 +104,25 @@ fn prompts_become_the_tokens_of_the_reference() {
 }
 
 #[test]
-fn the_noise_of_a_seed_is_what_the_documentation_makes_of_it() {
+fn noise_matches_the_reference() {
     for model in both() {
         check(&model.noise()[..16], &model.numbers("noise"), 1e-6);
     }
 }
 
 #[test]
-fn texts_are_read_as_the_reference_reads_them() {
+fn text_encoder_matches_the_reference() {
     for model in both() {
-        let text = model.pipeline.texts(&model.draw(), 1.0, &Beacon::default()).unwrap().wanted;
+        let text = model.pipeline.texts(&model.draw(), 1.0, &Beacon::default()).unwrap().positive;
         check(&model.pipeline.numbers(&text).unwrap(), &model.numbers("embedding"), 1e-5);
     }
 }
 
 #[test]
-fn noise_is_seen_as_the_reference_sees_it() {
+fn denoiser_matches_the_reference() {
     for model in both() {
         let (pipeline, beacon) = (&model.pipeline, Beacon::default());
-        let text = pipeline.texts(&model.draw(), 1.0, &beacon).unwrap().wanted;
+        let text = pipeline.texts(&model.draw(), 1.0, &beacon).unwrap().positive;
         let sample = pipeline.tensor(model.noise(), model.size()).unwrap();
         let predicted = pipeline.unet.run(&sample, 341.0, &text, &beacon).unwrap();
         check(&pipeline.numbers(&predicted).unwrap(), &model.numbers("predicted"), 1e-5);
@@ -128,7 +130,7 @@ fn noise_is_seen_as_the_reference_sees_it() {
 }
 
 #[test]
-fn latents_become_the_pixels_of_the_reference() {
+fn decoder_matches_the_reference() {
     for model in both() {
         let decoded = model.pipeline.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
         check(&decoded, &model.numbers("decoded"), 1e-5);
@@ -136,7 +138,7 @@ fn latents_become_the_pixels_of_the_reference() {
 }
 
 #[test]
-fn all_steps_with_guidance_end_where_the_reference_ends() {
+fn sampling_with_guidance_matches_the_reference() {
     for model in both() {
         let (pipeline, draw, beacon) = (&model.pipeline, model.draw(), Beacon::default());
         let texts = pipeline.texts(&draw, draw.guidance.unwrap(), &beacon).unwrap();
@@ -147,13 +149,13 @@ fn all_steps_with_guidance_end_where_the_reference_ends() {
     }
 }
 
-/// Each of them can take minutes with a large model on a CPU: reading the text, a step of denoising, decoding.
+/// Each phase can take minutes with a large model on a CPU: text encoding, a denoising step, decoding.
 #[test]
-fn life_is_seen_in_every_phase_of_a_picture_and_many_times_in_each() {
+fn every_phase_advances_the_beacon_many_times() {
     for model in both() {
         let (pipeline, draw) = (&model.pipeline, model.draw());
         let count = |part: &str, start: &str, end: &str| {
-            let names = model.said["shapes"][part].as_object().unwrap().keys();
+            let names = model.reference["shapes"][part].as_object().unwrap().keys();
             names.filter(|name| name.starts_with(start) && name.ends_with(end)).count() as u64
         };
         let reading = Beacon::default();
@@ -173,10 +175,10 @@ fn life_is_seen_in_every_phase_of_a_picture_and_many_times_in_each() {
 }
 
 #[test]
-fn a_convolution_in_bands_is_the_same_convolution() {
-    let said = reference()["first"].clone();
+fn banded_convolution_equals_the_whole() {
+    let reference = reference()["first"].clone();
     let folder = tempfile::tempdir().unwrap();
-    write(&said, folder.path(), TinyStyle::default());
+    write(&reference, folder.path(), TinyStyle::default());
     let (weights, beacon) = (DiffusersFolder::open(folder.path()).unwrap().unet_weights, Beacon::default());
     let source = weights.source(&Device::Cpu, &beacon).at("mid_block.resnets.0.conv1");
     let conv = Conv::load(&source, 32, 32).unwrap();
@@ -192,60 +194,66 @@ fn a_convolution_in_bands_is_the_same_convolution() {
     }
 }
 
-/// Weights of 16 bits are other weights, a little: what is computed of them is not.
+/// 16-bit weights differ slightly; the computation does not.
 #[test]
-fn half_of_the_bits_draw_nearly_the_same() {
+fn half_precision_weights_give_nearly_the_same_image() {
     let model = loaded("first", TinyStyle { is_half: true, is_old: true });
     let decoded = model.pipeline.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
     check(&decoded, &model.numbers("decoded"), 5e-3);
 }
 
 #[test]
-fn every_schedule_takes_the_steps_of_the_reference() {
-    let said = reference();
-    let schedules = said["first"]["schedules"].as_array().unwrap();
+fn schedules_match_the_reference() {
+    let reference = reference();
+    let schedules = reference["first"]["schedules"].as_array().unwrap();
     assert!(schedules.len() >= 40);
-    for said in schedules {
-        let numbers = |key: &str| serde_json::from_value::<Vec<f64>>(said[key].clone()).unwrap();
+    for reference in schedules {
+        let numbers = |key: &str| serde_json::from_value::<Vec<f64>>(reference[key].clone()).unwrap();
         let (times, path, scaled) = (numbers("times"), numbers("path"), numbers("scaled"));
-        let schedule = Schedule::new(&SchedulerConfig::from_json(said["config"].clone()), times.len());
+        let schedule = Schedule::new(&SchedulerConfig::from_json(reference["config"].clone()), times.len());
         let mut sample = [(1.25 * schedule.noise_scale) as f32];
         let near = |a: f64, b: f64| (a - b).abs() <= 1e-5 * b.abs().max(1.0);
         assert!(
             near(sample[0].into(), path[0]),
             "{} begins with {sample:?}, not {}",
-            said["config"],
+            reference["config"],
             path[0]
         );
         assert_eq!(schedule.steps.len(), times.len());
         for (place, step) in schedule.steps.iter().enumerate() {
-            assert!(near(step.time, times[place]), "{}: {} not {}", said["config"], step.time, times[place]);
+            assert!(
+                near(step.time, times[place]),
+                "{}: {} not {}",
+                reference["config"],
+                step.time,
+                times[place]
+            );
             sample[0] = path[place] as f32;
             let input = f64::from(sample[0]) * step.input_scale;
             assert!(
                 near(input, scaled[place]),
                 "{} at {place}: {input} not {}",
-                said["config"],
+                reference["config"],
                 scaled[place]
             );
             schedule.advance(step, &mut sample, &[0.5]);
-            // A number that is left of a far larger one is only as exact in 32 bits as that one was.
+            // A small remainder of a much larger number is only as exact in 32 bits as the larger one.
             let expected = path[place + 1];
             let off = (f64::from(sample[0]) - expected).abs();
             assert!(
                 off <= 1e-5 * path[place].abs().max(1.0),
                 "{} at {place}: {sample:?} not {expected}",
-                said["config"]
+                reference["config"]
             );
         }
     }
 }
 
 #[test]
-fn a_whole_tokenizer_file_says_the_same_as_its_parts() {
-    let said = reference()["second"].clone();
+fn tokenizer_json_equals_vocab_and_merges() {
+    let reference = reference()["second"].clone();
     let folder = tempfile::tempdir().unwrap();
-    write(&said, folder.path(), TinyStyle::default());
+    write(&reference, folder.path(), TinyStyle::default());
     let parts = ClipTokenizer::load(folder.path(), 77, 526).unwrap();
     std::fs::write(folder.path().join("tokenizer.json"), parts.to_json()).unwrap();
     std::fs::remove_file(folder.path().join("tokenizer/vocab.json")).unwrap();

@@ -1,4 +1,4 @@
-//! Prompts as CLIP's tokens: from `tokenizer.json`, or from the `vocab.json` and `merges.txt` that older folders have.
+//! CLIP's tokenizer: from `tokenizer.json`, or from the `vocab.json` and `merges.txt` of older folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::failure::LoadError;
 
 const FIRST: &str = "<|startoftext|>";
 const LAST: &str = "<|endoftext|>";
-/// Words of a language in a file; the one that all models share has 1 MiB of them.
+/// The vocabulary that all models share has 1 MiB.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Every prompt becomes as many tokens as the text encoder has places.
+/// Every prompt becomes as many tokens as the text encoder has positions.
 #[derive(Debug)]
 pub(super) struct ClipTokenizer {
     tokenizer: Tokenizer,
@@ -25,14 +25,14 @@ pub(super) struct ClipTokenizer {
     places: usize,
 }
 
-/// Of `tokenizer_config.json` and `special_tokens_map.json`, whichever there is.
+/// From `tokenizer_config.json` or `special_tokens_map.json`.
 #[derive(Deserialize, Default)]
 struct SpecialToken {
     pad_token: Option<Value>,
 }
 
 impl ClipTokenizer {
-    /// Where they are read from.
+    /// The files of the tokenizer.
     pub(super) fn files(model: &Path) -> Result<Vec<PathBuf>, LoadError> {
         let folder = model.join("tokenizer");
         let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
@@ -44,8 +44,8 @@ impl ClipTokenizer {
         if vocab.is_file() && merges.is_file() {
             return Ok(vec![vocab, merges]);
         }
-        let what = "tokenizer.json, nor vocab.json with merges.txt".to_owned();
-        let hint = "; fetch the tokenizer folder of the model as well".to_owned();
+        let what = "tokenizer.json, or vocab.json with merges.txt,".to_owned();
+        let hint = "; download the tokenizer folder of the model as well".to_owned();
         Err(LoadError::Missing { path: folder, what, hint })
     }
 
@@ -58,12 +58,12 @@ impl ClipTokenizer {
                 Tokenizer::from_bytes(bytes).map_err(|error| wrong(path, error.to_string()))
             })?,
         };
-        // Cutting and padding are ours, whatever the file was last used for.
+        // Truncation and padding are done here, whatever the file configures.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| wrong(path, error.to_string()))?;
         let padding = pad(model).unwrap_or_else(|| LAST.to_owned());
         if tokenizer.token_to_id(&padding).is_some() {
-            // Texts that have the padding in them, which is `!` for some models, are read so by everybody.
+            // Prompts that contain the padding token, which is `!` for some models, are tokenised this way everywhere.
             let special = [AddedToken::from(padding.as_str(), true)];
             tokenizer.add_special_tokens(special).map_err(|error| wrong(path, error.to_string()))?;
         }
@@ -73,13 +73,13 @@ impl ClipTokenizer {
         let (first, last, pad) = (id(FIRST)?, id(LAST)?, id(&padding)?);
         let known = tokenizer.get_vocab_size(true);
         if known > vocabulary {
-            let detail = format!("it has {known} tokens, of which the text encoder knows {vocabulary}");
+            let detail = format!("it has {known} tokens, but the text encoder has {vocabulary}");
             return Err(wrong(path, detail));
         }
         Ok(ClipTokenizer { tokenizer, first, last, pad, places })
     }
 
-    /// Cut where there is no place left, and padded to the last.
+    /// Truncated and padded to the number of positions.
     pub(super) fn of(&self, prompt: &str) -> Result<Vec<u32>, String> {
         let words = self.tokenizer.encode(prompt, false).map_err(|error| error.to_string())?;
         let words = words.get_ids().iter().copied().take(self.places - 2);
@@ -95,7 +95,7 @@ impl ClipTokenizer {
     }
 }
 
-/// CLIP's byte pairs: words in small letters, their bytes as letters, `</w>` where a word ends.
+/// CLIP's byte-pair encoding: lower-case words, bytes as characters, `</w>` at the end of a word.
 fn from_parts(vocab: &Path, merges: &Path) -> Result<Tokenizer, LoadError> {
     let words: Value =
         serde_json::from_slice(&bounded(vocab)?).map_err(|error| wrong(vocab, error.to_string()))?;
@@ -150,7 +150,7 @@ fn pad(model: &Path) -> Option<String> {
 fn bounded(path: &Path) -> Result<Vec<u8>, LoadError> {
     let length = fs::metadata(path).map_err(|error| wrong(path, error.to_string()))?.len();
     if length > FILE_BYTES_MAX {
-        return Err(wrong(path, format!("{length} bytes are no vocabulary")));
+        return Err(wrong(path, format!("{length} bytes is too large for a vocabulary")));
     }
     fs::read(path).map_err(|error| wrong(path, error.to_string()))
 }

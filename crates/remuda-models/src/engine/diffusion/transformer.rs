@@ -1,15 +1,15 @@
-//! Where the denoiser reads the text: every pixel looks at all pixels, then at all tokens.
+//! The denoiser's transformer: self-attention over pixels, then cross-attention to the text.
 
 use candle_core::{D, Tensor};
 use candle_nn::{GroupNorm, LayerNorm, Linear, Module};
 
 use super::config::{UnetConfig, UnetLevel};
-use super::layers::{Attention, TensorResult, as_picture, as_rows, group_norm, layer_norm, linear};
+use super::layers::{Attention, TensorResult, as_image, as_rows, group_norm, layer_norm, linear};
 use super::weights::TensorSource;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 
-/// Of the norm before the transformer, whatever `norm_eps` is.
+/// The epsilon of the norm before the transformer, independent of `norm_eps`.
 const NORM_EPS: f64 = 1e-6;
 const LAYER_NORM_EPS: f64 = 1e-5;
 
@@ -68,7 +68,7 @@ impl Transformer {
             rows = block.run(rows, text, beacon)?;
         }
         beacon.step()?;
-        let inner = as_picture(&self.project_out.forward(&rows)?, (height, width))?;
+        let inner = as_image(&self.project_out.forward(&rows)?, (height, width))?;
         Ok((sample + inner)?)
     }
 }

@@ -1,4 +1,4 @@
-//! The denoiser: from a noisy sample, a time and a text, what of the sample is noise.
+//! The denoiser: predicts the noise in a sample from the sample, the time and the text.
 //!
 //! ```text
 //!  sample ─▶ level 0 ─▶ level 1 ─▶ ... ─▶ middle ─▶ ... ─▶ level 1 ─▶ level 0 ─▶ output
@@ -29,11 +29,11 @@ pub(super) struct Unet {
     conv_out: Conv,
 }
 
-/// A level on the way down, or on the way up.
+/// A level on the way down or up.
 #[derive(Debug)]
 struct UnetBlock<Resize> {
     layers: Vec<(Residual, Option<Transformer>)>,
-    /// To half the size, or to that of the level above; not at the last.
+    /// Halves the size, or restores that of the level above; `None` at the last level.
     resize: Option<Resize>,
 }
 
@@ -69,7 +69,7 @@ impl Unet {
         })
     }
 
-    /// For one sample; the text is a row of numbers a token. Steps the beacon many times.
+    /// For one sample; the text has one row per token. Advances the beacon many times.
     pub(super) fn run(&self, sample: &Tensor, time: f64, text: &Tensor, beacon: &Beacon) -> TensorResult {
         let time = self.time.run(time, sample.device())?;
         let mut sample = self.conv_in.run(sample, beacon)?;
@@ -98,7 +98,7 @@ impl Unet {
             }
             if let Some(resize) = &block.resize {
                 beacon.step()?;
-                // As large as what was kept above, which is not always twice as large: sizes were halved upwards.
+                // The size of the kept layer, which is not always twice as large, because halving rounds up.
                 let (_, _, height, width) = kept.last().ok_or_else(unbalanced)?.dims4()?;
                 sample = resize.run(&enlarged(&sample, (height, width))?, beacon)?;
             }
@@ -116,7 +116,7 @@ fn read(transformer: Option<&Transformer>, sample: Tensor, text: &Tensor, beacon
 
 fn unbalanced() -> ComputeError {
     ComputeError::Engine(candle_core::Error::Msg(
-        "the ways down and up have different numbers of layers".to_owned(),
+        "the down and up paths have different numbers of layers".to_owned(),
     ))
 }
 
@@ -158,7 +158,7 @@ fn up(
         let above = config.levels.iter().rev().nth(number + 1).unwrap_or(&config.levels[0]);
         let mut layers = Vec::new();
         for layer in 0..=level.layers {
-            // The last layer takes what came down into the level, the others what was made in it.
+            // The last layer takes the input of the level, the others the outputs of its layers.
             let beside = if layer == level.layers { above.channels } else { level.channels };
             let block = residual(&source.at("resnets").at(layer), (into + beside, level.channels))?;
             layers.push((block, transformer(&source, config, level, level.up_blocks, layer)?));
@@ -184,7 +184,7 @@ fn transformer(
     Transformer::load(&source.at("attentions").at(layer), config, level, blocks).map(Some)
 }
 
-/// A time as waves of many lengths, and two layers.
+/// Sinusoidal embedding of the time, and two linear layers.
 #[derive(Debug)]
 struct TimeEmbedding {
     size: usize,

@@ -1,18 +1,18 @@
-//! The decoder: from latents, a picture many times as wide and as high. The encoder's weights are not read.
+//! The decoder from latents to pixels. The encoder's weights are not read.
 
 use candle_core::{Device, Tensor};
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module};
 
 use super::config::VaeConfig;
 use super::layers::{
-    Attention, Conv, Residual, TensorResult, activated, as_picture, as_rows, conv_with, enlarged, group_norm,
+    Attention, Conv, Residual, TensorResult, activated, as_image, as_rows, conv_with, enlarged, group_norm,
     linear,
 };
 use super::weights::{DiffusionWeights, TensorSource};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 
-/// Of all its norms; no configuration says it.
+/// The epsilon of all its norms; no configuration defines it.
 const EPS: f64 = 1e-6;
 
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Decoder {
         })
     }
 
-    /// A picture from -1 to 1, and a little beyond.
+    /// An image with values from -1 to 1, and slightly beyond.
     pub(super) fn run(&self, latents: &Tensor, beacon: &Beacon) -> TensorResult {
         let mut sample = (latents / self.scaling_factor)?;
         if let Some(layer) = &self.latents_in {
@@ -83,7 +83,7 @@ impl Decoder {
             let (_, _, height, width) = sample.dims4()?;
             let rows = as_rows(&norm.forward(&sample)?)?;
             let inner = attention.run(&rows, &rows, None, beacon)?;
-            sample = (sample + as_picture(&inner, (height, width))?)?;
+            sample = (sample + as_image(&inner, (height, width))?)?;
         }
         sample = self.second.run(&sample, None, beacon)?;
         for (layers, resize) in &self.levels {
@@ -106,7 +106,7 @@ fn attention(
     size: usize,
 ) -> Result<(GroupNorm, Attention), LoadError> {
     let norm = group_norm(&source.at("group_norm"), groups, size, EPS)?;
-    // The files of Stable Diffusion 1 were saved when these had other names.
+    // The files of Stable Diffusion 1 use older names for these.
     let names = match source.has("query.weight") {
         true => ["query", "key", "value", "proj_attn"],
         false => ["to_q", "to_k", "to_v", "to_out.0"],

@@ -1,7 +1,8 @@
-//! The weights of one part: tensors by name out of safetensors files, each read alone, checked and widened to 32 bits.
+//! The weights of one part: tensors by name from safetensors files, each read separately, checked and converted to 32
+//! bits.
 //!
-//! Files are read and not mapped: a mapped file that somebody truncates ends the process. Nothing is believed that a header
-//! says about itself; and a pickle is never read, whatever it is called.
+//! Files are read and not mapped, because truncating a mapped file kills the process. Header contents are verified
+//! before use, and a pickle is never read, whatever its name.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,10 +20,10 @@ use crate::beacon::Beacon;
 use crate::engine::candle_device;
 use crate::failure::LoadError;
 
-/// The format's own bound on its header.
+/// The format's own header limit.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
 
-/// Where every tensor of a part lies.
+/// The location of every tensor of a part.
 #[derive(Debug)]
 pub(super) struct DiffusionWeights {
     pub(super) files: Vec<PathBuf>,
@@ -45,7 +46,7 @@ struct ShardIndex {
 }
 
 impl DiffusionWeights {
-    /// Finds `stem.safetensors`, its shards or its variant of 16 bits in a folder, and reads their headers.
+    /// Finds `stem.safetensors`, its shards or its 16-bit variant in a folder, and reads their headers.
     pub(super) fn open(folder: &Path, stem: &str) -> Result<Self, LoadError> {
         let mut weights = DiffusionWeights {
             files: files(folder, stem)?,
@@ -69,25 +70,25 @@ impl DiffusionWeights {
         Ok(weights)
     }
 
-    /// Whether there is a tensor whose name begins so.
+    /// Whether a tensor name begins with this prefix.
     pub(super) fn has(&self, prefix: &str) -> bool {
         self.tensors.keys().any(|name| name.starts_with(prefix))
     }
 
-    /// What the tensors whose names begin so take in memory.
+    /// Memory of the tensors with these name prefixes.
     pub(super) fn bytes(&self, prefixes: &[&str]) -> u64 {
         let of = |(_, place): (&String, &TensorLocation)| place.shape.iter().product::<usize>() as u64 * 4;
         let is_wanted = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
         self.tensors.iter().filter(|(name, _)| is_wanted(name)).map(of).sum()
     }
 
-    /// What is read from the root on.
+    /// A source at the root of the names.
     pub(super) fn source<'a>(&'a self, device: &'a Device, beacon: &'a Beacon) -> TensorSource<'a> {
         TensorSource { weights: self, prefix: String::new(), device, beacon }
     }
 }
 
-/// A place among the names from which tensors are read.
+/// A name prefix from which tensors are read.
 #[derive(Clone, Debug)]
 pub(super) struct TensorSource<'a> {
     weights: &'a DiffusionWeights,
@@ -107,7 +108,7 @@ impl TensorSource<'_> {
         self.weights.tensors.contains_key(&self.at(name).prefix)
     }
 
-    /// Reads a tensor that has this shape; another shape is another model. Each is a step.
+    /// Reads a tensor of exactly this shape, with one beacon step.
     pub(super) fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor, LoadError> {
         self.beacon.step()?;
         let name = self.at(name).prefix;
@@ -117,7 +118,7 @@ impl TensorSource<'_> {
             return Err(LoadError::Missing { path: self.weights.folder.clone(), what, hint });
         };
         let path = &self.weights.files[place.file];
-        // A projection by a convolution over one pixel is a matrix with two dimensions more.
+        // A 1 x 1 convolution is a matrix with two more dimensions.
         let is_same = place.shape == shape
             || (shape.len() == 2
                 && place.shape.len() == 4
@@ -125,7 +126,7 @@ impl TensorSource<'_> {
                 && place.shape[2..] == [1, 1]);
         if !is_same {
             let detail =
-                format!("{name} has the shape {:?}, and config.json makes it {shape:?}", place.shape);
+                format!("{name} has the shape {:?}, but by config.json it should be {shape:?}", place.shape);
             return Err(wrong(path, detail));
         }
         let numbers = widened(&read_bytes(path, place)?, place.dtype)
@@ -137,7 +138,7 @@ impl TensorSource<'_> {
     }
 }
 
-const TYPES: &str = "; weights are read in F32, F16, BF16 and F64";
+const TYPES: &str = "; supported are F32, F16, BF16 and F64";
 
 fn read_bytes(path: &Path, place: &TensorLocation) -> Result<Vec<u8>, LoadError> {
     let cut =
@@ -149,7 +150,7 @@ fn read_bytes(path: &Path, place: &TensorLocation) -> Result<Vec<u8>, LoadError>
     Ok(bytes)
 }
 
-/// To 32 bits: a mask or a norm in half precision is where NaN comes from on CPUs.
+/// To 32 bits, because masks and norms in half precision produce NaN on CPUs.
 fn widened(bytes: &[u8], dtype: Dtype) -> Option<Vec<f32>> {
     let (twos, _) = bytes.as_chunks::<2>();
     let numbers = match dtype {
@@ -178,7 +179,7 @@ fn files(folder: &Path, stem: &str) -> Result<Vec<PathBuf>, LoadError> {
     if let Some(pickle) = pickle_in(folder) {
         return Err(LoadError::Pickle { path: pickle });
     }
-    let hint = "; fetch the safetensors files of the folder as well".to_owned();
+    let hint = "; download the safetensors files of the folder as well".to_owned();
     Err(LoadError::Missing { path: folder.to_owned(), what: format!("{stem}.safetensors"), hint })
 }
 
@@ -190,7 +191,7 @@ fn shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, LoadError> {
     let shard = |name: String| {
         let is_plain = Path::new(&name).file_name().is_some_and(|plain| plain == name.as_str());
         if !is_plain || !name.ends_with(".safetensors") {
-            return Err(wrong(index, format!("{name} is no safetensors file of this folder")));
+            return Err(wrong(index, format!("{name} is not a safetensors file of this folder")));
         }
         Ok(folder.join(name))
     };
@@ -205,18 +206,18 @@ fn pickle_in(folder: &Path) -> Option<PathBuf> {
     folder.read_dir().ok()?.flatten().map(|entry| entry.path()).find(is_pickle)
 }
 
-/// Whether a file begins as Python's pickles do, alone or in the zip archive torch puts them in.
+/// Whether a file begins like a Python pickle, plain or in torch's zip archive.
 pub(super) fn is_pickle(path: &Path) -> bool {
     let mut first = [0; 4];
     let is_read = File::open(path).and_then(|mut file| file.read_exact(&mut first)).is_ok();
     is_read && (first == *b"PK\x03\x04" || (first[0] == 0x80 && (2..=5).contains(&first[1])))
 }
 
-/// How long the header is with the number before it, and what it says.
+/// The length of the header including its prefix, and its contents.
 pub(super) fn header(path: &Path) -> Result<(u64, Metadata), LoadError> {
     let truncated = |detail: String| LoadError::Truncated { path: path.to_owned(), detail };
     let Ok(mut file) = File::open(path) else {
-        let hint = "; fetch the whole folder again".to_owned();
+        let hint = "; download the whole folder again".to_owned();
         return Err(LoadError::Missing { path: path.to_owned(), what: "safetensors file".to_owned(), hint });
     };
     if is_pickle(path) {
@@ -227,10 +228,10 @@ pub(super) fn header(path: &Path) -> Result<(u64, Metadata), LoadError> {
     file.read_exact(&mut number).map_err(|_| truncated(format!("{length} bytes")))?;
     let header_bytes = u64::from_le_bytes(number);
     if header_bytes > HEADER_BYTES_MAX {
-        return Err(wrong(path, "no safetensors file: it does not begin with the length of a header"));
+        return Err(wrong(path, "not a safetensors file: it does not begin with a header length"));
     }
     if header_bytes + 8 > length {
-        return Err(truncated(format!("{length} bytes, of which the header alone has {header_bytes}")));
+        return Err(truncated(format!("{length} bytes, but the header alone has {header_bytes}")));
     }
     let mut text = vec![0; usize::try_from(header_bytes).unwrap_or_default()];
     file.read_exact(&mut text).map_err(|error| truncated(error.to_string()))?;
@@ -240,7 +241,7 @@ pub(super) fn header(path: &Path) -> Result<(u64, Metadata), LoadError> {
         return Err(truncated(format!("{length} of {whole} bytes")));
     }
     if length > whole {
-        return Err(wrong(path, format!("{length} bytes, of which its header knows {whole}")));
+        return Err(wrong(path, format!("{length} bytes, but its header describes {whole}")));
     }
     Ok((8 + header_bytes, header))
 }

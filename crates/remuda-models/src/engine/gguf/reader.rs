@@ -1,4 +1,4 @@
-//! Reads a header, never further than the file goes.
+//! Reads a GGUF header, never beyond the end of the file.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -7,7 +7,7 @@ use std::path::Path;
 use super::{DIMENSIONS_MAX, MetadataValue, TensorInfo, TensorType};
 use crate::failure::LoadError;
 
-/// "GGUF" from the first byte on.
+/// The first four bytes of every file.
 const MAGIC: [u8; 4] = *b"GGUF";
 
 pub(super) struct HeaderReader<'a> {
@@ -22,20 +22,17 @@ impl<'a> HeaderReader<'a> {
         let mut header = HeaderReader { path, from: BufReader::new(file), read: 0, file_bytes };
         let magic = header.bytes::<4>("the first four bytes")?;
         if magic != MAGIC {
-            return Err(header.wrong(format!("it begins with {magic:02x?} and not with GGUF")));
+            return Err(header.wrong(format!("it begins with {magic:02x?} instead of GGUF")));
         }
         match header.u32("the version")? {
             2 | 3 => Ok(header),
-            1 => {
-                Err(header
-                    .unsupported("version 1 of GGUF", "; convert it anew, version 3 is three years old"))
-            }
+            1 => Err(header.unsupported("version 1 of GGUF", "; convert the model again, to version 3")),
             version if version.swap_bytes() <= 3 => Err(header.unsupported("big-endian GGUF", "")),
             version => Err(header.unsupported(&format!("version {version} of GGUF"), "")),
         }
     }
 
-    /// How far the header reaches.
+    /// The offset after the header.
     pub(super) fn place(&self) -> u64 {
         self.read
     }
@@ -43,7 +40,7 @@ impl<'a> HeaderReader<'a> {
     pub(super) fn count(&mut self, of: &str, max: u64) -> Result<u64, LoadError> {
         let count = self.u64(of)?;
         if count > max {
-            return Err(self.wrong(format!("it claims {count} {of}; no model has more than {max}")));
+            return Err(self.wrong(format!("it claims {count} {of}; the limit is {max}")));
         }
         Ok(count)
     }
@@ -53,13 +50,13 @@ impl<'a> HeaderReader<'a> {
         let length = self.fits(length, 1, "a text")?;
         let mut bytes = vec![0; length];
         self.fill(&mut bytes, "a text")?;
-        // Vocabularies have pieces of characters in them: what is not UTF-8 is no reason to refuse the file.
+        // Vocabularies contain partial characters, so invalid UTF-8 is no reason to refuse the file.
         Ok(String::from_utf8(bytes)
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
     }
 
     pub(super) fn value(&mut self) -> Result<MetadataValue, LoadError> {
-        match self.u32("the kind of a value")? {
+        match self.u32("the type of a value")? {
             9 => self.list(),
             kind => self.scalar(kind),
         }
@@ -71,10 +68,10 @@ impl<'a> HeaderReader<'a> {
             return Err(self.wrong(format!("{name} has {dimensions} dimensions")));
         }
         let shape = (0..dimensions).map(|_| self.u64("a shape")).collect::<Result<Vec<_>, LoadError>>()?;
-        let code = self.u32("the kind of a tensor")?;
+        let code = self.u32("the type of a tensor")?;
         let kind = TensorType::of(code).ok_or_else(|| {
             self.unsupported(
-                &format!("{name} is of kind {code}"),
+                &format!("{name} has the type {code}"),
                 &format!("; convert the model to one of {}", TensorType::names()),
             )
         })?;
@@ -85,7 +82,7 @@ impl<'a> HeaderReader<'a> {
             .try_fold(1_u64, |all, length| all.checked_mul(*length))
             .filter(|all| *all > 0 && shape.first().is_some_and(|row| row.is_multiple_of(elements)))
             .and_then(|all| (all / elements).checked_mul(size))
-            .ok_or_else(|| self.wrong(format!("{name} of kind {kind} cannot have the shape {shape:?}")))?;
+            .ok_or_else(|| self.wrong(format!("{name} of type {kind} cannot have the shape {shape:?}")))?;
         Ok(TensorInfo { kind, shape, at, bytes })
     }
 
@@ -104,20 +101,20 @@ impl<'a> HeaderReader<'a> {
             10 => MetadataValue::Integer(i64::try_from(self.u64(what)?).unwrap_or(i64::MAX)),
             11 => MetadataValue::Integer(i64::from_le_bytes(self.bytes(what)?)),
             12 => MetadataValue::Number(f64::from_le_bytes(self.bytes(what)?)),
-            other => return Err(self.wrong(format!("a value is of the unknown kind {other}"))),
+            other => return Err(self.wrong(format!("a value has the unknown type {other}"))),
         })
     }
 
     fn list(&mut self) -> Result<MetadataValue, LoadError> {
-        let kind = self.u32("the kind of a list")?;
+        let kind = self.u32("the type of a list")?;
         let length = self.u64("the length of a list")?;
         let each = match kind {
             0 | 1 | 7 => 1,
             2 | 3 => 2,
             4..=6 => 4,
-            // A text is at least its own length.
+            // A text takes at least its length field.
             8 | 10..=12 => 8,
-            other => return Err(self.wrong(format!("a list of things of kind {other}"))),
+            other => return Err(self.wrong(format!("a list has the unknown element type {other}"))),
         };
         let length = self.fits(length, each, "a list")?;
         if kind == 8 {
@@ -143,14 +140,14 @@ impl<'a> HeaderReader<'a> {
         numbers.collect::<Result<_, _>>().map(MetadataValue::Integers)
     }
 
-    /// So many things of at least so many bytes are still in the file.
+    /// Checks that this many elements of at least this size are left in the file.
     fn fits(&self, length: u64, each: u64, what: &str) -> Result<usize, LoadError> {
         let left = self.file_bytes - self.read;
         match length.checked_mul(each) {
             Some(bytes) if bytes <= left => {
                 usize::try_from(length).map_err(|error| self.wrong(error.to_string()))
             }
-            _ => Err(self.truncated(format!("{what} of {length}, and {left} bytes are left"))),
+            _ => Err(self.truncated(format!("{what} of {length}, but {left} bytes are left"))),
         }
     }
 

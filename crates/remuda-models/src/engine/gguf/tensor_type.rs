@@ -1,6 +1,6 @@
-//! How weights are written, and how they are read back into numbers.
+//! The encodings of weights, and their conversion to floats.
 //!
-//! Blocks of a fixed count of weights share a scale, some a minimum too. The layouts are ggml's.
+//! Blocks of a fixed number of weights share a scale, and in some types a minimum. The layouts are ggml's.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ pub(crate) enum TensorType {
     Q6K,
 }
 
-/// Code in the file, name, weights of a block, bytes of a block.
-const KINDS: [(u32, TensorType, &str, u64, u64); 13] = [
+/// Code in the file, name, weights per block, bytes per block.
+const TYPES: [(u32, TensorType, &str, u64, u64); 13] = [
     (0, TensorType::F32, "F32", 1, 4),
     (1, TensorType::F16, "F16", 1, 2),
     (2, TensorType::Q4_0, "Q4_0", 32, 18),
@@ -42,19 +42,19 @@ const KINDS: [(u32, TensorType, &str, u64, u64); 13] = [
 
 impl TensorType {
     pub(crate) fn of(code: u32) -> Option<Self> {
-        KINDS.iter().find(|row| row.0 == code).map(|row| row.1)
+        TYPES.iter().find(|row| row.0 == code).map(|row| row.1)
     }
 
     pub(crate) fn names() -> String {
-        KINDS.map(|row| row.2).join(", ")
+        TYPES.map(|row| row.2).join(", ")
     }
 
-    /// Weights and bytes of a block.
+    /// Weights and bytes per block.
     pub(crate) fn block(self) -> (u64, u64) {
-        KINDS.iter().find(|row| row.1 == self).map_or((1, 1), |row| (row.3, row.4))
+        TYPES.iter().find(|row| row.1 == self).map_or((1, 1), |row| (row.3, row.4))
     }
 
-    /// The numbers of whole blocks; false where this kind cannot be read here.
+    /// Converts whole blocks; false if this type cannot be converted here.
     pub(crate) fn numbers(self, bytes: &[u8], out: &mut Vec<f32>) -> bool {
         out.clear();
         let (_, size) = self.block();
@@ -86,7 +86,7 @@ impl TensorType {
 
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(KINDS.iter().find(|row| row.1 == *self).map_or("?", |row| row.2))
+        f.write_str(TYPES.iter().find(|row| row.1 == *self).map_or("?", |row| row.2))
     }
 }
 
@@ -99,8 +99,8 @@ fn fifths(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
 }
 
-/// 32 weights of four bits, or five with those in `high`: the low halves of 16 bytes, then their high halves. Those
-/// without a fixed middle have a minimum of their own.
+/// 32 weights of four bits, or five with those in `high`: the low halves of 16 bytes, then their high halves. Types
+/// without a fixed middle have their own minimum.
 fn halves(block: &[u8], high: u32, at: usize, middle: f32, out: &mut Vec<f32>) {
     let scale = number(block, 0);
     let lowest = if middle == 0.0 { number(block, 2) } else { middle * scale };

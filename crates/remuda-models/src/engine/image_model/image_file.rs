@@ -1,4 +1,4 @@
-//! Pictures from outside: looked at before they are decoded, decoded within limits, and made as a model wants them.
+//! Images from outside: checked before decoding, decoded within limits, and converted for models.
 
 use std::io::Cursor;
 
@@ -6,39 +6,39 @@ use image::{
     DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, Rgb, RgbImage, RgbaImage,
 };
 
-/// The longest side a picture may have, and how many pixels in all: 64 megapixels are 192 MB as they are computed with.
+/// The limits of side length and pixels: 64 megapixels take 192 MB in memory.
 const SIDE_MAX: u32 = 16_384;
 const PIXELS_MAX: u64 = 64_000_000;
-/// A file larger than this is none that a camera or a screen makes.
+/// Larger than any file of a camera or a screenshot.
 const FILE_BYTES_MAX: usize = 64 << 20;
-/// What decoding may take: eight bytes a pixel, for the richest kind of PNG, and some more.
+/// The memory limit of decoding: eight bytes per pixel for the richest PNG, plus overhead.
 const DECODE_BYTES_MAX: u64 = PIXELS_MAX * 8 + (64 << 20);
 
-/// How large a picture is, by its header alone; why it cannot be taken.
+/// The image size from its header, or why it is refused.
 pub(crate) fn examine(file: &[u8]) -> Result<(u32, u32), String> {
-    let (width, height) = reader(file)?.into_dimensions().map_err(told)?;
+    let (width, height) = reader(file)?.into_dimensions().map_err(decode_error)?;
     within_limits(width, height)?;
     Ok((width, height))
 }
 
-/// A PNG or JPEG file as pixels: turned as its camera says, on white where it is transparent.
+/// Decodes a PNG or JPEG file: rotated by its EXIF orientation, transparent pixels on white.
 pub(crate) fn decode(file: &[u8]) -> Result<RgbImage, String> {
-    let mut decoder = reader(file)?.into_decoder().map_err(told)?;
+    let mut decoder = reader(file)?.into_decoder().map_err(decode_error)?;
     let (width, height) = decoder.dimensions();
     within_limits(width, height)?;
-    let orientation = decoder.orientation().map_err(told)?;
-    let mut picture = DynamicImage::from_decoder(decoder).map_err(told)?;
+    let orientation = decoder.orientation().map_err(decode_error)?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(decode_error)?;
     picture.apply_orientation(orientation);
     Ok(if picture.color().has_alpha() { on_white(&picture.into_rgba8()) } else { picture.into_rgb8() })
 }
 
 fn reader(file: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
     if file.len() > FILE_BYTES_MAX {
-        return Err(format!("a picture of {} bytes; at most {FILE_BYTES_MAX} are taken", file.len()));
+        return Err(format!("an image of {} bytes; the limit is {FILE_BYTES_MAX}", file.len()));
     }
     let format = image::guess_format(file).ok();
     let Some(format) = format.filter(|it| matches!(it, ImageFormat::Png | ImageFormat::Jpeg)) else {
-        return Err("a picture has to be a PNG or JPEG file".to_owned());
+        return Err("an image must be a PNG or JPEG file".to_owned());
     };
     let mut reader = ImageReader::with_format(Cursor::new(file), format);
     let mut limits = Limits::default();
@@ -53,16 +53,16 @@ fn within_limits(width: u32, height: u32) -> Result<(), String> {
     let pixels = u64::from(width) * u64::from(height);
     if width == 0 || height == 0 || width.max(height) > SIDE_MAX || pixels > PIXELS_MAX {
         return Err(format!(
-            "a picture of {width} x {height} pixels; a side may have {SIDE_MAX}, and all of it {PIXELS_MAX}"
+            "an image of {width} x {height} pixels; the limits are {SIDE_MAX} per side and {PIXELS_MAX} in total"
         ));
     }
     Ok(())
 }
 
-fn told(error: ImageError) -> String {
+fn decode_error(error: ImageError) -> String {
     match error {
-        ImageError::Limits(_) => format!("the picture is too large: {error}"),
-        other => format!("the picture cannot be read: {other}"),
+        ImageError::Limits(_) => format!("the image is too large: {error}"),
+        other => format!("the image cannot be read: {other}"),
     }
 }
 
@@ -77,7 +77,7 @@ fn on_white(picture: &RgbaImage) -> RgbImage {
     })
 }
 
-/// Planes of red, green and blue, as models of pictures take them.
+/// Planes of red, green and blue, as image models expect them.
 pub(crate) fn planes(picture: &RgbImage, mean: [f32; 3], deviation: [f32; 3]) -> Vec<f32> {
     let pixels = picture.width() as usize * picture.height() as usize;
     let mut planes = Vec::with_capacity(3 * pixels);

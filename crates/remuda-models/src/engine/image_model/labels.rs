@@ -1,4 +1,4 @@
-//! What is on a picture, in words: for graphs that tell things apart and come with a list of their names.
+//! Class labels, for classifiers with a list of class names.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use crate::engine::onnx::header::OnnxHeader;
 use crate::failure::LoadError;
 use crate::request::ImageLabel;
 
-/// One name a line, in the order of the classes.
+/// One name per line, in class order.
 const FILE: &str = "labels.txt";
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// So many are told, the likeliest first.
-const TOLD_MAX: usize = 5;
+/// The number of labels returned, likeliest first.
+const LABELS_MAX: usize = 5;
 
 #[derive(Clone, Debug)]
 pub(super) struct Labels {
     pub(super) file: PathBuf,
-    /// The output that says how likely each is.
+    /// The output with the class scores.
     pub(super) output: String,
     names: Arc<[String]>,
 }
 
 impl Labels {
-    /// Those that lie beside a graph; nothing if there are none.
+    /// The labels next to a graph, if there are any.
     pub(super) fn beside(graph: &Path, header: &OnnxHeader) -> Result<Option<Labels>, LoadError> {
         let file = graph.with_file_name(FILE);
         if !file.is_file() {
@@ -39,13 +39,13 @@ impl Labels {
         match header.outputs.iter().find(|info| fits(&info.shape)) {
             Some(info) => Ok(Some(Labels { output: info.name.clone(), names, file })),
             None => Err(wrong(format!(
-                "it names {} things, and the graph tells another number apart",
+                "it has {} names, but the graph has another number of classes",
                 names.len()
             ))),
         }
     }
 
-    /// The likeliest, of numbers that are as likely as their exponentials.
+    /// The likeliest classes, by softmax of the logits.
     pub(super) fn likeliest(&self, logits: &[f32]) -> Vec<ImageLabel> {
         let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f32 = logits.iter().map(|logit| (logit - most).exp()).sum();
@@ -55,7 +55,7 @@ impl Labels {
             name: self.names[class].clone(),
             confidence: (logits[class] - most).exp() / sum,
         };
-        order.into_iter().take(TOLD_MAX).map(label).collect()
+        order.into_iter().take(LABELS_MAX).map(label).collect()
     }
 }
 
@@ -64,13 +64,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_likeliest_are_told_first_and_all_together_are_certain() {
+    fn labels_are_sorted_and_confidences_sum_to_one() {
         let names = ["cat", "dog", "horse"].map(str::to_owned).into();
         let labels = Labels { file: PathBuf::new(), output: String::new(), names };
-        let told = labels.likeliest(&[1.0, -2.0, 3.0]);
-        let order: Vec<_> = told.iter().map(|label| label.name.as_str()).collect();
+        let labels_found = labels.likeliest(&[1.0, -2.0, 3.0]);
+        let order: Vec<_> = labels_found.iter().map(|label| label.name.as_str()).collect();
         assert_eq!(order, ["horse", "cat", "dog"]);
-        assert!((told.iter().map(|label| label.confidence).sum::<f32>() - 1.0).abs() < 1e-6);
-        assert!((told[0].confidence - 0.8756).abs() < 1e-3, "{told:?}");
+        assert!((labels_found.iter().map(|label| label.confidence).sum::<f32>() - 1.0).abs() < 1e-6);
+        assert!((labels_found[0].confidence - 0.8756).abs() < 1e-3, "{labels_found:?}");
     }
 }

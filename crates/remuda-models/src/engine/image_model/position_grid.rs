@@ -1,8 +1,8 @@
-//! The places of patches, made for another number of patches.
+//! Position embeddings, resized for another number of patches.
 //!
-//! Trap: a transformer that was trained on larger pictures has its grid of places made smaller by cubic interpolation, in
-//! its graph; rten takes that for linear and says nothing, and every vector is off by 1e-4. It depends on no picture, so it
-//! is computed here, once, and given to the graph in place of its own.
+//! A transformer trained on larger images shrinks its position grid by cubic interpolation inside the graph. rten
+//! silently computes that as linear, and every vector is off by 1e-4. The result does not depend on the image, so it is
+//! computed here once and replaces the graph's value.
 
 use rten::NodeId;
 use rten_tensor::Tensor;
@@ -12,10 +12,10 @@ use crate::engine::onnx::graph::OnnxGraph;
 use crate::engine::onnx::header::CubicResize;
 use crate::failure::{InferenceError, LoadError};
 
-/// How sharp the interpolation is: what torch takes, and the only one that rten lets pass.
+/// The interpolation coefficient of torch, and the only one that rten accepts.
 const SHARPNESS: f64 = -0.75;
 
-/// What a value of the graph should be; `see` runs the graph on a picture of one brightness up to a value.
+/// Computes the correct value; `see` runs the graph on a uniform image up to a value.
 pub(super) fn make(
     graph: &OnnxGraph,
     CubicResize { given, made, .. }: &CubicResize,
@@ -34,7 +34,7 @@ pub(super) fn make(
             let places = numbers.chunks_exact((from_height * from_width).max(1)).flat_map(plane);
             Ok(Tensor::from_data(&[1, planes, height, width], places.collect::<Vec<_>>()))
         }
-        _ => Err(graph.unsupported("cubic interpolation of what it sees")),
+        _ => Err(graph.unsupported("cubic interpolation of the image")),
     }
 }
 
@@ -43,7 +43,7 @@ fn cubic(
     (from_height, from_width): (usize, usize),
     (height, width): (usize, usize),
 ) -> Vec<f32> {
-    let (rows, columns) = (mixes(from_height, height), mixes(from_width, width));
+    let (rows, columns) = (cubic_weights(from_height, height), cubic_weights(from_width, width));
     let mut made = Vec::with_capacity(height * width);
     for row in &rows {
         for column in &columns {
@@ -57,8 +57,8 @@ fn cubic(
     made
 }
 
-/// From which four each is made, and how much of each; at the edge the last one counts more than once.
-fn mixes(from: usize, to: usize) -> Vec<[(usize, f64); 4]> {
+/// The four source positions and weights of each target position; edge positions are repeated.
+fn cubic_weights(from: usize, to: usize) -> Vec<[(usize, f64); 4]> {
     let scale = from as f64 / to as f64;
     let last = from.saturating_sub(1) as f64;
     let mix = |at: usize| {
@@ -84,9 +84,9 @@ fn weight(distance: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Numbers as ONNX Runtime gives them for the same.
+    /// Expected numbers from ONNX Runtime.
     #[test]
-    fn a_grid_is_made_smaller_and_larger_as_the_reference_does() {
+    fn resized_grid_matches_onnx_runtime() {
         let plane: Vec<f32> = (0..20).map(|at| ((at * at * 7 + 3) % 23) as f32).collect();
         for (to, expected) in [((2, 3), SMALLER), ((5, 2), LARGER)] {
             let made = cubic(&plane, (4, 5), to);

@@ -1,16 +1,15 @@
-//! Makes a picture another size, bit for bit as Pillow does: models were trained on what that gives, and a vector already
-//! moves by 1e-4 with another way to round.
+//! Resizes images bit for bit like Pillow: models were trained with it, and another rounding moves vectors by 1e-4.
 
 use image::{Rgb, RgbImage};
 
-/// How far Pillow's bicubic filter reaches, in pixels of the smaller picture.
+/// The radius of Pillow's bicubic filter, in pixels of the smaller image.
 const REACH: f64 = 2.0;
-/// Weights are whole numbers of this many bits behind the point.
+/// Weights are fixed-point numbers with this many fractional bits.
 const POINT: u32 = 22;
 
-/// A square of `side` pixels from the middle of the picture, after its shorter side was made `resized`. What is outside of
-/// the square is never computed, however long the picture is.
-pub(crate) fn middle(picture: &RgbImage, resized: u32, side: u32) -> RgbImage {
+/// The central square of `side` pixels, after scaling the shorter side to `resized`. Pixels outside the square are not
+/// computed, however long the image is.
+pub(crate) fn central_square(picture: &RgbImage, resized: u32, side: u32) -> RgbImage {
     let (width, height) = picture.dimensions();
     let columns = weights(width, width.min(height), resized, side);
     let rows = weights(height, width.min(height), resized, side);
@@ -29,7 +28,7 @@ pub(crate) fn middle(picture: &RgbImage, resized: u32, side: u32) -> RgbImage {
     })
 }
 
-/// From which pixels one is made, and how much of each.
+/// The source pixels of one target pixel, with their weights.
 struct PixelWeights {
     first: usize,
     weights: Vec<i64>,
@@ -46,7 +45,7 @@ impl PixelWeights {
     }
 }
 
-/// For each pixel of the middle of one axis.
+/// For each pixel of the centre of one axis.
 fn weights(length: u32, shorter: u32, resized: u32, side: u32) -> Vec<PixelWeights> {
     let whole = (u64::from(length) * u64::from(resized) / u64::from(shorter.max(1))).max(u64::from(side));
     let scale = f64::from(length) / whole as f64;
@@ -81,18 +80,18 @@ fn bicubic(x: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Numbers as Pillow 12 gives them: `resize(…, BICUBIC)`, then the middle.
+    /// Expected numbers from Pillow 12: `resize(…, BICUBIC)`, then a central crop.
     #[test]
-    fn a_picture_is_made_smaller_and_larger_as_pillow_does() {
+    fn resized_image_matches_pillow() {
         let picture = |width, height| {
             RgbImage::from_fn(width, height, |x, y| {
                 Rgb([(x * 7 + y * 13) as u8, (x * x + y) as u8, ((x * 31) ^ (y * 17)) as u8])
             })
         };
-        let told = |picture: &RgbImage| picture.pixels().map(|pixel| pixel.0).collect::<Vec<_>>();
-        assert_eq!(told(&middle(&picture(23, 17), 5, 3)), SMALLER);
-        assert_eq!(told(&middle(&picture(4, 3), 6, 3)), LARGER);
-        assert_eq!(middle(&picture(1, 5000), 8, 7).dimensions(), (7, 7), "a strip");
+        let pixels = |picture: &RgbImage| picture.pixels().map(|pixel| pixel.0).collect::<Vec<_>>();
+        assert_eq!(pixels(&central_square(&picture(23, 17), 5, 3)), SMALLER);
+        assert_eq!(pixels(&central_square(&picture(4, 3), 6, 3)), LARGER);
+        assert_eq!(central_square(&picture(1, 5000), 8, 7).dimensions(), (7, 7), "a strip");
     }
 
     const SMALLER: [[u8; 3]; 9] = [

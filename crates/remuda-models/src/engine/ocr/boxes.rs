@@ -1,4 +1,4 @@
-//! From a map that says of each pixel how likely it is text, to the boxes that text stands in.
+//! Finds text boxes in a probability map of text pixels.
 
 use image::imageops::{self, FilterType};
 use image::{Rgb, RgbImage};
@@ -10,36 +10,36 @@ use super::contour::least_box;
 use crate::beacon::Beacon;
 use crate::failure::InferenceError;
 
-/// Clockwise, from the upper left.
+/// Clockwise from the upper left.
 pub(super) type Corners = [(f32, f32); 4];
 
-/// The shorter side is made at least this long: small text is found no worse than large.
+/// The shorter side is scaled up to at least this, so that small text is found as well.
 const SHORTER_SIDE_MIN: f32 = 736.0;
-/// And the longer one at most this, which bounds what a picture costs.
+/// The longer side is scaled down to at most this, which bounds the cost of an image.
 const LONGER_SIDE_MAX: f32 = 2000.0;
-/// The graph halves a picture five times.
+/// The graph halves an image five times.
 const SIDE_STEP: f32 = 32.0;
-/// A strip this many times as wide as high, or no higher than a line, gets black above and below: text that touches the
-/// edges is not found.
+/// An image this many times as wide as high, or no higher than a line, gets black margins above and below: text that
+/// touches the edges is not found.
 const STRIP_RATIO: u32 = 8;
 const STRIP_HEIGHT: u32 = 30;
 
-/// From here on a pixel counts as text, and a box if its pixels do so on average.
+/// The threshold of a text pixel, and of the mean over a box.
 const PIXEL_MIN: f32 = 0.3;
 const BOX_MIN: f32 = 0.5;
-/// The map marks the middle of a line: boxes are grown by this times their area over their outline.
+/// The map marks the centre of a line: boxes grow by this times their area over their perimeter.
 const GROWTH: f32 = 1.6;
 const SIDE_MIN: f32 = 3.0;
 const GROWN_SIDE_MIN: f32 = 5.0;
-/// Boxes whose tops differ by less stand on one line.
+/// Boxes whose tops differ by less are on the same line.
 const SAME_LINE: f32 = 10.0;
-/// More than this on one picture is noise.
+/// More boxes on one image are noise.
 const BOXES_MAX: usize = 1000;
 
-/// How a picture is shown to the graph, and the way back.
+/// The scaling of an image for the graph, and the way back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct InputFrame {
-    /// Of the picture with what was added to it.
+    /// Of the image including its margins.
     width: u32,
     height: u32,
     added_above: u32,
@@ -70,15 +70,15 @@ impl InputFrame {
         imageops::resize(&framed, width, height, FilterType::Triangle)
     }
 
-    /// Where a point of the map is in the picture.
-    fn back(&self, x: f32, y: f32) -> (f32, f32) {
+    /// Maps a point of the map back to the image.
+    fn to_image(&self, x: f32, y: f32) -> (f32, f32) {
         let x = x * self.width as f32 / self.scaled_width as f32;
         let y = y * self.height as f32 / self.scaled_height as f32;
         (x.round(), y.round() - self.added_above as f32)
     }
 }
 
-/// The boxes in the order they are read: from above, and from the left.
+/// The boxes in reading order: top to bottom, left to right.
 pub(super) fn find(
     map: &NdTensor<f32, 2>,
     frame: &InputFrame,
@@ -97,7 +97,7 @@ pub(super) fn find(
         if rect.width().min(rect.height()) < GROWN_SIDE_MIN {
             continue;
         }
-        boxes.push(ordered(rect.corners().map(|corner| frame.back(corner.x, corner.y))));
+        boxes.push(ordered(rect.corners().map(|corner| frame.to_image(corner.x, corner.y))));
     }
     beacon.step()?;
     boxes.retain(|[start, right, _, below]| {
@@ -107,7 +107,7 @@ pub(super) fn find(
     Ok(boxes)
 }
 
-/// Which pixels are text, each grown by one to the right and below: what a hair's breadth parts is one line.
+/// The text pixels, each dilated by one to the right and below, which joins parts separated by a single pixel.
 fn grown(map: &NdTensor<f32, 2>) -> NdTensor<bool, 2> {
     let [height, width] = map.shape();
     let mut mask = NdTensor::full([height, width], false);
@@ -176,22 +176,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_is_shown_in_steps_of_32_and_within_bounds() {
+    fn input_sides_are_bounded_multiples_of_32() {
         for (width, height) in
             [(640, 320), (10, 10), (1, 1), (4000, 30), (30, 4000), (16_000, 4000), (500, 500)]
         {
             let frame = InputFrame::of(&RgbImage::new(width, height));
             let sides = [frame.scaled_width, frame.scaled_height];
             assert!(sides.iter().all(|side| *side >= 32 && side % 32 == 0 && *side <= 2016), "{frame:?}");
-            let (x, y) = frame.back(sides[0] as f32, sides[1] as f32);
+            let (x, y) = frame.to_image(sides[0] as f32, sides[1] as f32);
             assert_eq!((x, y), (width as f32, (height + frame.added_above) as f32), "{frame:?}");
         }
         assert_eq!(InputFrame::of(&RgbImage::new(640, 320)).added_above, 0);
-        assert_eq!(InputFrame::of(&RgbImage::new(640, 60)).added_above, 50, "a strip gets room around it");
+        assert_eq!(InputFrame::of(&RgbImage::new(640, 60)).added_above, 50, "a strip gets margins");
     }
 
     #[test]
-    fn boxes_are_found_where_the_map_says_and_read_from_above_and_the_left() {
+    fn boxes_follow_the_map_in_reading_order() {
         let mut map = NdTensor::full([736, 736], 0.0_f32);
         for (top, left) in [(300, 400), (304, 40), (100, 200)] {
             map.slice_mut((top..top + 20, left..left + 200)).fill(0.9);

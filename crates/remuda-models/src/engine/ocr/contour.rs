@@ -1,23 +1,23 @@
-//! The smallest box around a group of pixels, however it lies.
+//! The smallest rotated box around a group of pixels.
 //!
-//! Trap: rten-imageproc has one as well, whose hull sorts by angles in 32 bits; on lines of some hundred pixels it loses
-//! corners, and with them half the line. Pixels are whole numbers, and so is all that a hull needs.
+//! rten-imageproc has one as well, but its hull sorts by angles in 32 bits; on lines of some hundred pixels it loses
+//! corners, and with them half the line. Pixels are integers, and integers suffice for a hull.
 
 use rten_imageproc::{Point, PointF, RotatedRect, Vec2};
 
-/// Nothing for no pixels.
+/// `None` for no pixels.
 pub(super) fn least_box(pixels: &[Point]) -> Option<RotatedRect> {
     let hull = hull(pixels);
     let edges = hull.iter().zip(hull.iter().cycle().skip(1));
     let along = edges.map(|(from, to)| (f64::from(to.x - from.x), f64::from(to.y - from.y)));
-    // A single pixel has no edge, and a box that lies flat.
+    // A single pixel has no edge and gets an axis-aligned box.
     let boxes =
         along.filter(|edge| *edge != (0.0, 0.0)).chain([(1.0, 0.0)]).filter_map(|edge| around(&hull, edge));
     let area = |rect: &RotatedRect| rect.width() * rect.height();
     boxes.min_by(|a, b| area(a).total_cmp(&area(b)))
 }
 
-/// The box around a hull that lies along a direction.
+/// The box around a hull along a direction.
 fn around(hull: &[Point], (x, y): (f64, f64)) -> Option<RotatedRect> {
     let length = x.hypot(y);
     let (x, y) = (x / length, y / length);
@@ -36,7 +36,7 @@ fn around(hull: &[Point], (x, y): (f64, f64)) -> Option<RotatedRect> {
     Some(RotatedRect::new(center, up, (right - left) as f32, (bottom - top) as f32))
 }
 
-/// The corners of the least convex shape around pixels, in order (Andrew's monotone chain).
+/// The convex hull in order (Andrew's monotone chain).
 fn hull(pixels: &[Point]) -> Vec<Point> {
     let mut sorted = pixels.to_vec();
     sorted.sort_by_key(|pixel| (pixel.x, pixel.y));
@@ -64,7 +64,7 @@ fn half<'a>(pixels: impl Iterator<Item = &'a Point>) -> Vec<Point> {
     half
 }
 
-/// Which way it turns at the second of three points; nothing if it goes straight on.
+/// The turn direction at the second of three points; zero if they are collinear.
 fn turn(a: Point, b: Point, c: Point) -> i64 {
     let across =
         |from: Point, to: Point| (i64::from(to.x) - i64::from(from.x), i64::from(to.y) - i64::from(from.y));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_box_around_a_line_is_as_long_and_as_high_as_the_line() {
+    fn box_of_a_rotated_line_has_its_size() {
         let flat = least_box(&pixels(563, 20, |x, y| (x + 103.0, y + 254.0))).unwrap();
         assert_eq!((flat.width(), flat.height()), (563.0, 20.0));
         assert_eq!((flat.center().x, flat.center().y), (384.5, 264.0));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn few_pixels_have_a_box_and_none_have_none() {
+    fn few_pixels_have_a_box_and_no_pixels_have_none() {
         assert!(least_box(&[]).is_none());
         let one = least_box(&[Point::from_yx(5, 7)]).unwrap();
         assert_eq!((one.width(), one.height(), one.center().x, one.center().y), (0.0, 0.0, 7.0, 5.0));

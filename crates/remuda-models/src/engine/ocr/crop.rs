@@ -1,15 +1,15 @@
-//! Cuts the box of a line out of a picture, however it lies in it.
+//! Cuts a rotated text box out of an image.
 
 use image::{Rgb, RgbImage, imageops};
 
 use super::boxes::{Corners, distance};
 
-/// From here on a box higher than wide is a line that runs downwards.
+/// A box this many times as high as wide is a vertical line.
 const UPRIGHT_RATIO: f32 = 1.5;
-/// A box is no larger than the picture it was found in, and that is no larger than this.
+/// A box is no larger than its image, which is no larger than this.
 const SIDE_MAX: f32 = 32_768.0;
 
-/// The line as it is read, from left to right, and by how many corners it had to be turned for that.
+/// The line from left to right, and by how many corners it was rotated for that.
 pub(super) fn strip(picture: &RgbImage, corners: &Corners) -> (RgbImage, usize) {
     let [start, right, end, below] = *corners;
     let width = distance(start, right).max(distance(below, end)).clamp(1.0, SIDE_MAX).floor();
@@ -23,7 +23,7 @@ pub(super) fn strip(picture: &RgbImage, corners: &Corners) -> (RgbImage, usize) 
     if height / width >= UPRIGHT_RATIO { (imageops::rotate270(&strip), 1) } else { (strip, 0) }
 }
 
-/// Between four pixels; beyond the edge, the pixel at the edge.
+/// Bilinear; beyond the edge, the edge pixel.
 fn pixel(picture: &RgbImage, x: f32, y: f32) -> Rgb<u8> {
     let (right, bottom) = (picture.width() - 1, picture.height() - 1);
     let (x, y) = (x.clamp(0.0, right as f32), y.clamp(0.0, bottom as f32));
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_box_is_cut_out_as_it_is_read() {
+    fn box_is_cut_out_in_reading_direction() {
         // Red above, blue below, green to the right of both.
         let color = |x, y| {
             if x >= 60 {
@@ -59,11 +59,11 @@ mod tests {
         let (flat, turns) = strip(&picture, &[(10.0, 40.0), (50.0, 40.0), (50.0, 60.0), (10.0, 60.0)]);
         assert_eq!((flat.dimensions(), turns), ((40, 20), 0));
         assert_eq!((flat.get_pixel(5, 2).0, flat.get_pixel(5, 18).0), ([255, 0, 0], [0, 0, 255]));
-        // A line that runs downwards begins above.
+        // A vertical line begins at the top.
         let (upright, turns) = strip(&picture, &[(50.0, 10.0), (70.0, 10.0), (70.0, 90.0), (50.0, 90.0)]);
         assert_eq!((upright.dimensions(), turns), ((80, 20), 1));
         assert_eq!((upright.get_pixel(2, 2).0, upright.get_pixel(2, 17).0), ([0, 255, 0], [255, 0, 0]));
-        // Nothing beyond the edge but the edge.
+        // Beyond the edge there are only edge pixels.
         let (beyond, _) = strip(&picture, &[(90.0, -10.0), (130.0, -10.0), (130.0, 5.0), (90.0, 5.0)]);
         assert!(beyond.pixels().all(|pixel| pixel.0 == [0, 255, 0]));
     }

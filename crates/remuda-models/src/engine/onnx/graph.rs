@@ -1,4 +1,4 @@
-//! One ONNX file, loaded: runs with its own threads, and says what went wrong in our words.
+//! A loaded ONNX file with its own threads and our error messages.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,7 +15,7 @@ use super::header::CubicResize;
 use crate::beacon::Beacon;
 use crate::failure::{InferenceError, LoadError};
 
-/// Read so much between two signs of life.
+/// Bytes read between two beacon steps.
 const PIECE_BYTES: u64 = 8 << 20;
 
 pub(crate) struct OnnxGraph {
@@ -24,7 +24,7 @@ pub(crate) struct OnnxGraph {
     path: PathBuf,
 }
 
-/// The threads that the graphs of one copy share: rten's own would be one for the whole process.
+/// The threads that the graphs of one copy share; rten's default pool would be shared by the whole process.
 pub(crate) fn threads(count: u32) -> Arc<ThreadPool> {
     Arc::new(ThreadPool::with_num_threads(count.max(1) as usize))
 }
@@ -38,8 +38,8 @@ impl OnnxGraph {
         OnnxGraph::read(path, threads, Some(&[]), beacon)
     }
 
-    /// Slower, and with every value that the file has.
-    pub(crate) fn load_as_it_is(
+    /// Without optimisation: slower, but with every value of the file.
+    pub(crate) fn load_unoptimized(
         path: &Path,
         threads: &Arc<ThreadPool>,
         beacon: &Beacon,
@@ -47,7 +47,7 @@ impl OnnxGraph {
         OnnxGraph::read(path, threads, None, beacon)
     }
 
-    /// With some values that nothing in it makes any more: they are given to every run.
+    /// Without the nodes that compute these values: every run provides them.
     pub(crate) fn load_without(
         made: &[CubicResize],
         path: &Path,
@@ -57,7 +57,7 @@ impl OnnxGraph {
         OnnxGraph::read(path, threads, Some(made), beacon)
     }
 
-    /// Optimised unless `without` is nothing.
+    /// Optimised unless `without` is empty.
     fn read(
         path: &Path,
         threads: &Arc<ThreadPool>,
@@ -67,7 +67,7 @@ impl OnnxGraph {
         let wrong = |detail: String| LoadError::Wrong { path: path.to_owned(), detail };
         let mut file = File::open(path).map_err(|error| wrong(error.to_string()))?;
         let mut bytes = Vec::new();
-        // From memory and never by its path: a file that names others is not followed to them.
+        // From memory and never by path, so that references to other files are not followed.
         while file
             .by_ref()
             .take(PIECE_BYTES)
@@ -78,7 +78,7 @@ impl OnnxGraph {
             beacon.step()?;
         }
         for cubic in without.unwrap_or_default() {
-            // What makes it makes something of another name instead, which nobody asks for.
+            // The node writes to another name instead, which no other node uses.
             if let Some(last) =
                 usize::try_from(cubic.made_end).ok().and_then(|end| bytes.get_mut(end.checked_sub(1)?))
             {
@@ -89,7 +89,7 @@ impl OnnxGraph {
             let mut options = ModelOptions::with_all_ops();
             options.enable_optimization(without.is_some());
             if without.is_some_and(|made| !made.is_empty()) {
-                // It stops at a value that nothing makes.
+                // Shape inference stops at a value without a producer.
                 options.shape_inference(ShapeInferenceMode::Off);
             }
             options.load(bytes)
@@ -114,7 +114,7 @@ impl OnnxGraph {
         })
     }
 
-    /// What it needs that would be computed wrongly.
+    /// The graph needs something that rten would compute wrongly.
     pub(crate) fn unsupported(&self, what: &str) -> LoadError {
         LoadError::Unsupported {
             path: self.path.clone(),
@@ -123,14 +123,14 @@ impl OnnxGraph {
         }
     }
 
-    /// Computes one value, and no more of the graph than that takes.
+    /// Computes one value and only the part of the graph it needs.
     pub(crate) fn run(
         &self,
         inputs: Vec<(NodeId, ValueOrView)>,
         output: NodeId,
     ) -> Result<Tensor<f32>, InferenceError> {
         let made = self.run_all(inputs, &[output])?.pop();
-        made.ok_or_else(|| InferenceError::Engine("the graph gave nothing".to_owned()))
+        made.ok_or_else(|| InferenceError::Engine("the graph has no output".to_owned()))
     }
 
     pub(crate) fn run_all(
@@ -139,11 +139,11 @@ impl OnnxGraph {
         outputs: &[NodeId],
     ) -> Result<Vec<Tensor<f32>>, InferenceError> {
         let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.threads)));
-        let told = |error: rten::RunError| match error.kind() {
+        let classify = |error: rten::RunError| match error.kind() {
             RunErrorKind::InvalidInput => InferenceError::Input(error.to_string()),
             _ => InferenceError::Engine(error.to_string()),
         };
-        let values = self.model.run(inputs, outputs, Some(options)).map_err(told)?;
+        let values = self.model.run(inputs, outputs, Some(options)).map_err(classify)?;
         let floats = values.into_iter().map(Tensor::<f32>::try_from);
         floats.collect::<Result<_, _>>().map_err(|error| InferenceError::Engine(error.to_string()))
     }

@@ -1,5 +1,5 @@
-//! What an ONNX file says of itself, read without its weights: the file is a tree of protobuf fields, and those that nobody
-//! asks for are stepped over. It is hostile input: every length is held against what is left, nothing recurses.
+//! Reads the structure of an ONNX file without its weights: protobuf fields that are not needed are skipped. The file
+//! is untrusted: every length is checked against the rest of the file, and nothing recurses.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,12 +8,12 @@ use std::path::Path;
 
 use crate::failure::LoadError;
 
-/// More than this in a name, a shape or a note is no header.
+/// The limit of a name, a shape or a metadata text.
 const TEXT_BYTES_MAX: u64 = 1 << 20;
-/// A graph of more values than this would take longer to look at than to load.
+/// A larger graph would take longer to inspect than to load.
 const NODES_MAX: usize = 1 << 17;
 
-// Numbers of fields, as onnx.proto has them.
+// Field numbers from onnx.proto.
 const MODEL_GRAPH: u64 = 7;
 const MODEL_METADATA: u64 = 14;
 const GRAPH_NODE: u64 = 1;
@@ -37,21 +37,21 @@ const TENSOR_SHAPE: u64 = 2;
 const SHAPE_DIMENSION: u64 = 1;
 const DIMENSION_VALUE: u64 = 1;
 
-/// The numbers of element types that models here take.
+/// The element types that models here use.
 pub(crate) const FLOAT: u64 = 1;
 pub(crate) const INT64: u64 = 7;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OnnxHeader {
-    /// What has to be given: initializers are left out, which old files list as well.
+    /// Without initializers, which old files also list as inputs.
     pub(crate) inputs: Vec<TensorShape>,
     pub(crate) outputs: Vec<TensorShape>,
-    /// What every node computes, in the order of the file.
+    /// The outputs of every node, in file order.
     pub(crate) values: Vec<String>,
-    /// What is made larger or smaller by cubic interpolation, and what that gives.
+    /// Resize operations with cubic interpolation.
     pub(crate) cubics: Vec<CubicResize>,
     pub(crate) metadata: BTreeMap<String, String>,
-    /// Whether weights lie in another file.
+    /// Whether weights are in another file.
     pub(crate) is_split: bool,
 }
 
@@ -59,16 +59,16 @@ pub(crate) struct OnnxHeader {
 pub(crate) struct TensorShape {
     pub(crate) name: String,
     pub(crate) element: u64,
-    /// Nothing for a dimension that may be of any size.
+    /// `None` for a dimension of any size.
     pub(crate) shape: Vec<Option<u64>>,
 }
 
-/// A resizing by cubic interpolation.
+/// A resize operation with cubic interpolation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CubicResize {
     pub(crate) given: String,
     pub(crate) made: String,
-    /// Where in the file the name of what is made ends, at the node that makes it.
+    /// The file offset where the name of its output ends.
     pub(crate) made_end: u64,
 }
 
@@ -89,7 +89,7 @@ impl OnnxHeader {
         let header =
             read(&mut ProtobufFields { source: BufReader::new(file), at: 0 }, bytes).map_err(failed)?;
         if header.inputs.is_empty() || header.outputs.is_empty() {
-            let detail = "it has no graph with inputs and outputs, as an ONNX model would".to_owned();
+            let detail = "it has no graph with inputs and outputs".to_owned();
             return Err(LoadError::Wrong { path: path.to_owned(), detail });
         }
         Ok(header)
@@ -109,7 +109,7 @@ fn read<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Result<
                 let (key, value) = entry(fields, end)?;
                 header.metadata.insert(key, value);
             }
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
@@ -130,7 +130,7 @@ fn graph<R: Read + Seek>(
             GRAPH_INITIALIZER => header.is_split |= initializer(fields, end, initializers)?,
             GRAPH_INPUT => header.inputs.push(info(fields, end)?),
             GRAPH_OUTPUT => header.outputs.push(info(fields, end)?),
-            _ => fields.step_over(end)?,
+            _ => fields.skip(end)?,
         }
         let count = header.values.len() + initializers.len() + header.inputs.len() + header.outputs.len();
         if count > NODES_MAX {
@@ -152,7 +152,7 @@ fn node<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64, header: &mut O
             }
             (NODE_OPERATION, FieldValue::Bytes(end)) => is_resize = fields.text(end)? == "Resize",
             (NODE_ATTRIBUTE, FieldValue::Bytes(end)) => is_cubic |= is_text(fields, end, "cubic")?,
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
@@ -171,14 +171,14 @@ fn is_text<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64, text: &str)
             (ATTRIBUTE_TEXT, FieldValue::Bytes(end)) if end - fields.at == text.len() as u64 => {
                 is_same = fields.text(end)? == text;
             }
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
     Ok(is_same)
 }
 
-/// Whether its numbers lie in another file.
+/// Whether its data is in another file.
 fn initializer<R: Read + Seek>(
     fields: &mut ProtobufFields<R>,
     end: u64,
@@ -189,7 +189,7 @@ fn initializer<R: Read + Seek>(
         match (number, value) {
             (TENSOR_NAME, FieldValue::Bytes(end)) => initializers.push(fields.text(end)?),
             (TENSOR_LOCATION, FieldValue::Number(place)) => is_elsewhere = place == 1,
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
@@ -202,7 +202,7 @@ fn entry<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Result
         match (number, value) {
             (ENTRY_KEY, FieldValue::Bytes(end)) => key = fields.text(end)?,
             (ENTRY_VALUE, FieldValue::Bytes(end)) => text = fields.text(end)?,
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
@@ -215,16 +215,16 @@ fn info<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Result<
         match (number, value) {
             (INFO_NAME, FieldValue::Bytes(end)) => info.name = fields.text(end)?,
             (INFO_TYPE, FieldValue::Bytes(end)) => {
-                // The tensor type is the only kind of type that has this number.
+                // Only the tensor type uses this field number.
                 while let Some((number, value)) = fields.next(end)? {
                     match (number, value) {
                         (TYPE_TENSOR, FieldValue::Bytes(end)) => tensor(fields, end, &mut info)?,
-                        (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+                        (_, FieldValue::Bytes(end)) => fields.skip(end)?,
                         (_, FieldValue::Number(_)) => {}
                     }
                 }
             }
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
@@ -243,12 +243,12 @@ fn tensor<R: Read + Seek>(
                 while let Some((number, value)) = fields.next(end)? {
                     match (number, value) {
                         (SHAPE_DIMENSION, FieldValue::Bytes(end)) => info.shape.push(dimension(fields, end)?),
-                        (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+                        (_, FieldValue::Bytes(end)) => fields.skip(end)?,
                         (_, FieldValue::Number(_)) => {}
                     }
                 }
             }
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
@@ -259,18 +259,18 @@ fn dimension<R: Read + Seek>(fields: &mut ProtobufFields<R>, end: u64) -> io::Re
     let mut size = None;
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            // Some exporters write -1 where any size will do.
+            // Some exporters write -1 for any size.
             (DIMENSION_VALUE, FieldValue::Number(value)) => {
                 size = Some(value).filter(|size| *size <= i64::MAX as u64);
             }
-            (_, FieldValue::Bytes(end)) => fields.step_over(end)?,
+            (_, FieldValue::Bytes(end)) => fields.skip(end)?,
             (_, FieldValue::Number(_)) => {}
         }
     }
     Ok(size)
 }
 
-/// The fields of a protobuf message, one after the other.
+/// Iterates over the fields of a protobuf message.
 struct ProtobufFields<R> {
     source: BufReader<R>,
     at: u64,
@@ -278,19 +278,15 @@ struct ProtobufFields<R> {
 
 enum FieldValue {
     Number(u64),
-    /// It goes on to here: read it or step over it.
+    /// The end of the content: read it or skip it.
     Bytes(u64),
 }
 
 impl<R: Read + Seek> ProtobufFields<R> {
-    /// The next one before `end`, with its number.
+    /// The next field before `end`, with its number.
     fn next(&mut self, end: u64) -> io::Result<Option<(u64, FieldValue)>> {
         if self.at >= end {
-            return if self.at == end {
-                Ok(None)
-            } else {
-                Err(wrong("a field is longer than what it is in"))
-            };
+            return if self.at == end { Ok(None) } else { Err(wrong("a field is longer than its message")) };
         }
         let key = self.varint()?;
         let value = match key & 7 {
@@ -307,7 +303,7 @@ impl<R: Read + Seek> ProtobufFields<R> {
                 }
             }
             5 => FieldValue::Number(u32::from_le_bytes(self.bytes()?).into()),
-            _ => return Err(wrong("no ONNX model")),
+            _ => return Err(wrong("not an ONNX model")),
         };
         Ok(Some((key >> 3, value)))
     }
@@ -321,7 +317,7 @@ impl<R: Read + Seek> ProtobufFields<R> {
                 return Ok(number);
             }
         }
-        Err(wrong("no ONNX model"))
+        Err(wrong("not an ONNX model"))
     }
 
     fn bytes<const N: usize>(&mut self) -> io::Result<[u8; N]> {
@@ -334,16 +330,16 @@ impl<R: Read + Seek> ProtobufFields<R> {
     fn text(&mut self, end: u64) -> io::Result<String> {
         let length = end - self.at;
         if length > TEXT_BYTES_MAX {
-            return Err(wrong("a name in it is longer than any name"));
+            return Err(wrong("a name is too long"));
         }
         let mut text = vec![0; length as usize];
         self.source.read_exact(&mut text)?;
         self.at = end;
-        String::from_utf8(text).map_err(|_| wrong("a name in it is no text"))
+        String::from_utf8(text).map_err(|_| wrong("a name is not valid UTF-8"))
     }
 
-    fn step_over(&mut self, end: u64) -> io::Result<()> {
-        let length = i64::try_from(end - self.at).map_err(|_| wrong("a field is longer than any file"))?;
+    fn skip(&mut self, end: u64) -> io::Result<()> {
+        let length = i64::try_from(end - self.at).map_err(|_| wrong("a field is too long"))?;
         self.source.seek_relative(length)?;
         self.at = end;
         Ok(())

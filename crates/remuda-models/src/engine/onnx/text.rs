@@ -1,7 +1,7 @@
-//! OnnxTextModel as vectors, by a graph of transformers with its tokenizer beside it.
+//! Text embeddings with a transformer graph and the tokenizer next to it.
 //!
-//! A graph knows only rectangles of tokens, and filling one up costs more than computing it (trap: 3.6 times at mixed
-//! lengths). So only texts of one length go through it together, and none is ever padded.
+//! A graph needs rectangular batches, and padding costs 3.6 times the work at mixed lengths. So only texts of equal
+//! length go through it together, and none is padded.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -22,22 +22,22 @@ use crate::failure::{InferenceError, LoadError, ModelError};
 use crate::model::TextEmbedding;
 use crate::request::{ModelRequest, RequestPart};
 
-/// What a run takes beside the weights.
+/// Scratch memory of a run besides the weights.
 pub(super) const WORK_BYTES: u64 = 64 << 20;
 
-/// So many tokens go through the graph at once: more gains nothing on a CPU.
+/// Tokens per run: more gains nothing on a CPU.
 const RUN_TOKENS_MAX: usize = 512;
-/// What BERT reads where nothing else is said.
+/// BERT's default.
 const TOKENS_MAX: usize = 512;
-/// A file of settings is no larger than this.
+/// The size limit of a configuration file.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 const GOLDEN: &str = "The rider takes a fresh horse from the remuda.";
 
-/// What a graph may want to be told of each text, beside its tokens.
+/// The optional inputs of a graph besides its tokens.
 const MASK: &str = "attention_mask";
 const KINDS: &str = "token_type_ids";
 
-/// A graph, and where its tokenizer lies.
+/// A graph and its tokenizer file.
 #[derive(Clone, Debug)]
 pub(super) struct TextModelFolder {
     graph: PathBuf,
@@ -50,18 +50,18 @@ pub(super) struct TextModelFolder {
 impl TextModelFolder {
     pub(super) fn read(graph: &Path, header: &OnnxHeader) -> Result<TextModelFolder, LoadError> {
         let unsupported = |what: String| {
-            let hint = "; those that take input_ids, attention_mask and token_type_ids and give vectors are";
+            let hint = "; supported are graphs that take input_ids, attention_mask and token_type_ids and return vectors";
             LoadError::Unsupported { path: graph.to_owned(), what, hint: hint.to_owned() }
         };
         for input in &header.inputs {
             if input.element != INT64 || ![MASK, KINDS, "input_ids"].contains(&input.name.as_str()) {
-                return Err(unsupported(format!("a graph of texts that takes {}", input.name)));
+                return Err(unsupported(format!("a text graph that takes {}", input.name)));
             }
         }
         let of_rank = |rank: usize| header.outputs.iter().find(|info| info.shape.len() == rank);
         let pooled = header.outputs.iter().find(|info| info.name == "sentence_embedding");
         let Some(output) = pooled.or(of_rank(3)).or(of_rank(2)) else {
-            return Err(unsupported("a graph that gives no vectors".to_owned()));
+            return Err(unsupported("a graph without vector outputs".to_owned()));
         };
         let home = graph.parent().unwrap_or(Path::new("."));
         let homes = [home, home.parent().unwrap_or(home)];
@@ -69,11 +69,11 @@ impl TextModelFolder {
         let tokenizer = beside("tokenizer.json").ok_or_else(|| LoadError::Missing {
             path: home.to_owned(),
             what: "tokenizer.json".to_owned(),
-            hint: "; save it with a fast tokenizer of transformers".to_owned(),
+            hint: "; save the model with a fast tokenizer of transformers".to_owned(),
         })?;
-        let said = |file: &str, key: &str| beside(file).and_then(|path| number(&path, key));
-        let tokens_max = said("sentence_bert_config.json", "max_seq_length")
-            .or_else(|| said("config.json", "max_position_embeddings"))
+        let setting = |file: &str, key: &str| beside(file).and_then(|path| number(&path, key));
+        let tokens_max = setting("sentence_bert_config.json", "max_seq_length")
+            .or_else(|| setting("config.json", "max_position_embeddings"))
             .unwrap_or(TOKENS_MAX);
         Ok(TextModelFolder {
             graph: graph.to_owned(),
@@ -90,8 +90,8 @@ impl TextModelFolder {
 
     pub(super) fn notes(&self) -> Vec<String> {
         vec![
-            format!("texts are cut after {} tokens", self.tokens_max),
-            "the same model as safetensors answers texts of mixed lengths sooner".to_owned(),
+            format!("texts are truncated to {} tokens", self.tokens_max),
+            "the same model as safetensors is faster for texts of mixed lengths".to_owned(),
         ]
     }
 
@@ -102,7 +102,7 @@ impl TextModelFolder {
         if self.tokens_max <= added {
             return Err(wrong(
                 file,
-                format!("it adds {added} tokens to texts of {} at most", self.tokens_max),
+                format!("it adds {added} tokens to every text, but the limit is {}", self.tokens_max),
             ));
         }
         tokenizer.with_padding(None);
@@ -118,7 +118,7 @@ fn wrong(path: &Path, error: impl Display) -> LoadError {
     LoadError::Wrong { path: path.to_owned(), detail: error.to_string() }
 }
 
-/// A number of a JSON file, if it is there and says something.
+/// A positive number in a JSON file, if it exists.
 fn number(path: &Path, key: &str) -> Option<usize> {
     if path.metadata().ok()?.len() > SETTINGS_BYTES_MAX {
         return None;
@@ -127,7 +127,7 @@ fn number(path: &Path, key: &str) -> Option<usize> {
     settings.get(key)?.as_u64().and_then(|number| usize::try_from(number).ok()).filter(|number| *number > 0)
 }
 
-/// OnnxTextModel to tokens, on the threads of those who ask.
+/// Tokenises texts on the callers' threads.
 pub(super) struct OnnxTokenizer {
     tokenizer: Tokenizer,
     golden: Vec<u32>,
@@ -137,7 +137,7 @@ impl OnnxTokenizer {
     fn tokens(&self, text: &str) -> Result<Vec<u32>, String> {
         let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| error.to_string())?;
         match encoding.get_ids() {
-            [] => Err("there is nothing in it to embed".to_owned()),
+            [] => Err("it has no tokens".to_owned()),
             tokens => Ok(tokens.to_vec()),
         }
     }
@@ -147,7 +147,7 @@ impl Prepare for OnnxTokenizer {
     fn prepare(&self, request: ModelRequest) -> Result<Vec<RequestPart>, ModelError> {
         let ModelRequest::TextEmbedding { texts } = request else {
             let asked = request.capability();
-            return Err(ModelError::Input(format!("a model that embeds texts was asked for {asked}")));
+            return Err(ModelError::Input(format!("a text embedding model got a request for {asked}")));
         };
         let parts = texts.iter().enumerate().map(|(place, text)| {
             let why = |why| ModelError::Input(format!("text {}: {why}", place + 1));
@@ -180,7 +180,7 @@ impl OnnxTextModel {
         Ok(OnnxTextModel { graph, inputs, output })
     }
 
-    /// OnnxTextModel of one length.
+    /// Runs texts of equal length.
     fn run(&self, texts: &[&[u32]], length: usize) -> Result<Vec<Vec<f32>>, InferenceError> {
         let shape = [texts.len(), length];
         let mut inputs = Vec::new();
@@ -197,14 +197,14 @@ impl OnnxTextModel {
             [count, width] if count == texts.len() => (width, true),
             [count, tokens, width] if count == texts.len() && tokens == length => (width, false),
             ref shape => {
-                return Err(InferenceError::Engine(format!("vectors were expected and {shape:?} came")));
+                return Err(InferenceError::Engine(format!("expected vectors, got {shape:?}")));
             }
         };
         let numbers = given.to_vec();
         if is_pooled {
             return numbers.chunks_exact(width.max(1)).map(|vector| unit(vector.to_vec())).collect();
         }
-        // The mean of its tokens, as far as its direction goes.
+        // The mean of its tokens, up to its length.
         let of_text = |tokens: &[f32]| {
             let mut sum = vec![0.0; width];
             for token in tokens.chunks_exact(width.max(1)) {

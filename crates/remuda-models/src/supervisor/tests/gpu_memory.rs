@@ -1,18 +1,18 @@
-//! Models on cards, whose memory is another than the machine's.
+//! Models on cards, whose memory is separate from main memory.
 
 use super::stories::story;
 use crate::failure::ModelError;
 use crate::spec::Device;
 use crate::supervisor::{CopyId, ExitReason, PoolEffect, PoolEvent};
 
-/// Faults: T8. Whoever is idle elsewhere has nothing to give: no memory of the machine makes room on a card.
+/// Faults: T8. Idle copies on another device are not evicted: main memory does not help on a card.
 #[test]
-fn room_on_a_card_is_made_by_those_who_are_there() {
+fn only_copies_on_the_same_card_are_evicted() {
     let mut story = story();
     let card = (Device::Cuda(0), Some(3));
     story.serve("machine", 1, 4);
     story.serve_on(card, "drawing", 1, 2);
-    assert_eq!(story.ready(), [CopyId(1), CopyId(2)], "the machine's memory is full, the card's is not");
+    assert_eq!(story.ready(), [CopyId(1), CopyId(2)], "main memory is full, the card's is not");
     story.serve_on(card, "chat", 1, 2);
     assert!(story.has(|it| matches!(it, PoolEffect::Quit(CopyId(2)))), "{:?}", story.effects);
     assert!(!story.has(|it| matches!(it, PoolEffect::Quit(CopyId(1)))), "{:?}", story.effects);
@@ -27,7 +27,7 @@ fn room_on_a_card_is_made_by_those_who_are_there() {
 }
 
 #[test]
-fn who_waits_in_vain_is_told_which_card_is_full() {
+fn unservable_request_names_the_full_card() {
     let mut story = story();
     let card = (Device::Cuda(1), Some(3));
     story.serve_on(card, "hangs", 1, 2);
@@ -38,7 +38,7 @@ fn who_waits_in_vain_is_told_which_card_is_full() {
     story.pass(super::stories::seconds(2));
     let Some(Err(ModelError::NoWorkers { why, .. })) = story.answer(request) else { panic!("no answer") };
     assert!(
-        why.contains("2 bytes of memory on cuda:1, and 1 of 3 are free; 2 are held by copies that hang"),
+        why.contains("2 bytes of memory on cuda:1, and 1 of 3 are free; 2 are held by hung copies"),
         "{why}"
     );
 }

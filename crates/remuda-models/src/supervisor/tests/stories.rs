@@ -1,4 +1,4 @@
-//! One thing at a time.
+//! One scenario per test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::supervisor::{
     CopyId, ExitReason, PoolEffect, PoolEvent, RequestId, RunId, ServingConfig, Supervisor, SupervisorLimits,
 };
 
-/// A supervisor, its clock, and what it decided since somebody looked.
+/// A supervisor, its clock, and the effects since the last check.
 pub(super) struct Story {
     pub(super) supervisor: Supervisor,
     now: Duration,
@@ -23,7 +23,7 @@ pub(super) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Room for four copies of one byte each, and for 20 tokens in a line.
+/// Memory for four copies of one byte each, and queues of 20 tokens.
 pub(super) fn story() -> Story {
     let limits = SupervisorLimits {
         memory_bytes: 4,
@@ -94,40 +94,40 @@ impl Story {
         self.tell(PoolEvent::Streamed { copy, run, update: AnswerUpdate::Text(text.to_owned()) });
     }
 
-    /// What was heard since the last look.
-    fn heard(&mut self) -> String {
-        let heard = |effect: &PoolEffect| match effect {
+    /// The text streamed since the last check.
+    fn streamed_text(&mut self) -> String {
+        let text_of = |effect: &PoolEffect| match effect {
             PoolEffect::Stream { update: AnswerUpdate::Text(text), .. } => Some(text.clone()),
             _ => None,
         };
-        let text = self.effects.iter().filter_map(heard).collect();
-        self.effects.retain(|effect| heard(effect).is_none());
+        let text = self.effects.iter().filter_map(text_of).collect();
+        self.effects.retain(|effect| text_of(effect).is_none());
         text
     }
 
-    /// The whole answer, said or not.
+    /// Finishes a run with this text, whether it was streamed or not.
     fn end_with(&mut self, (copy, run, _): (CopyId, RunId, usize), text: &str) {
         let whole = GeneratedText { text: text.to_owned(), finish: FinishReason::Stop, tokens: 1 };
         self.tell(PoolEvent::Finished { copy, run, outcome: Ok(vec![PartAnswer::Text(whole)]) });
     }
 
-    /// A conversation of which `hello` was heard when its copy panicked; it is another's now.
+    /// A conversation whose copy panicked after `hello` was streamed; another copy has it now.
     fn interrupted(&mut self) -> (RequestId, (CopyId, RunId, usize)) {
         self.serve("m", 2, 1);
         self.ready();
         let request = self.chat("m");
-        let first = self.given().remove(0);
+        let first = self.runs().remove(0);
         self.emit(first, "hello");
-        assert_eq!(self.heard(), "hello");
+        assert_eq!(self.streamed_text(), "hello");
         self.tell(PoolEvent::Died { copy: first.0, why: ExitReason::Panicked("x".to_owned()) });
-        let second = self.given().remove(0);
+        let second = self.runs().remove(0);
         assert_ne!(first.0, second.0);
-        self.emit(first, " from beyond");
-        assert_eq!(self.heard(), "", "the dead are not heard");
+        self.emit(first, " too late");
+        assert_eq!(self.streamed_text(), "", "updates of a dead copy are dropped");
         (request, second)
     }
 
-    /// Who was started since the last look.
+    /// Copies started since the last check.
     pub(super) fn started(&mut self) -> Vec<CopyId> {
         let starts = |effect: &PoolEffect| match effect {
             PoolEffect::Start { copy, .. } => Some(*copy),
@@ -138,8 +138,8 @@ impl Story {
         started
     }
 
-    /// What was given to whom, with how many parts.
-    fn given(&mut self) -> Vec<(CopyId, RunId, usize)> {
+    /// Runs sent since the last check, with their numbers of parts.
+    fn runs(&mut self) -> Vec<(CopyId, RunId, usize)> {
         let given = |effect: &PoolEffect| match effect {
             PoolEffect::Run { copy, run, parts } => Some((*copy, *run, parts.len())),
             _ => None,
@@ -172,12 +172,12 @@ impl Story {
         self.tell(PoolEvent::Finished { copy, run, outcome: Err(failure) });
     }
 
-    /// Loads and proves everybody who was started.
+    /// Loads and tests every started copy.
     pub(super) fn ready(&mut self) -> Vec<CopyId> {
         let started = self.started();
         for copy in &started {
             self.tell(PoolEvent::Loaded(*copy));
-            let proof = self.given().remove(0);
+            let proof = self.runs().remove(0);
             self.done(proof, &[1.0, 0.0]);
         }
         started
@@ -186,30 +186,30 @@ impl Story {
 
 /// Faults: T2.
 #[test]
-fn nobody_is_given_work_before_it_is_loaded_and_has_proved_itself() {
+fn copy_gets_no_work_before_it_is_loaded_and_tested() {
     let mut story = story();
     story.serve("m", 1, 1);
     let request = story.submit("m", 1);
     let copy = story.started()[0];
-    assert_eq!(story.given(), []);
+    assert_eq!(story.runs(), []);
     story.tell(PoolEvent::Loaded(copy));
-    let proof = story.given();
-    assert_eq!(proof.len(), 1, "only the question it has to know");
+    let proof = story.runs();
+    assert_eq!(proof.len(), 1, "only the golden request");
     story.done(proof[0], &[1.0, 0.0]);
-    let given = story.given();
+    let given = story.runs();
     assert_eq!(given.len(), 1);
     story.done(given[0], &[0.0, 1.0]);
     assert_eq!(story.answer(request), Some(Ok(1)));
 }
 
 #[test]
-fn the_second_copy_has_to_answer_as_the_first_did() {
+fn second_copy_must_answer_like_the_first() {
     let mut story = story();
     story.serve("m", 2, 1);
     let started = story.started();
     for (copy, answer) in started.iter().zip([[1.0, 0.0], [0.6, 0.8]]) {
         story.tell(PoolEvent::Loaded(*copy));
-        let proof = story.given().remove(0);
+        let proof = story.runs().remove(0);
         story.done(proof, &answer);
     }
     assert!(story.has(|it| matches!(it, PoolEffect::StoreReference { .. })));
@@ -219,23 +219,23 @@ fn the_second_copy_has_to_answer_as_the_first_did() {
     assert!(story.has(|it| matches!(it, PoolEffect::Kill(copy) if *copy == started[1])));
 }
 
-/// Faults: T1. Who was in a batch with what kills is not killed with it again.
+/// Faults: T1. Parts that shared a batch with a fatal part are not killed with it again.
 #[test]
-fn parts_of_a_dead_copy_are_tried_alone_and_only_the_one_that_kills_twice_is_refused() {
+fn parts_of_a_dead_copy_are_retried_alone_and_a_double_killer_is_refused() {
     let mut story = story();
     story.serve("m", 1, 1);
     story.ready();
     let busy = story.submit("m", 1);
-    let first = story.given().remove(0);
+    let first = story.runs().remove(0);
     let (killer, innocent) = (story.submit("m", 1), story.submit("m", 1));
     story.done(first, &[1.0, 0.0]);
     assert_eq!(story.answer(busy), Some(Ok(1)));
-    let both = story.given().remove(0);
+    let both = story.runs().remove(0);
     assert_eq!(both.2, 2, "one batch");
     story.tell(PoolEvent::Died { copy: both.0, why: ExitReason::Panicked("x".to_owned()) });
     story.tell(PoolEvent::Reaped(both.0));
     story.ready();
-    let alone = story.given().remove(0);
+    let alone = story.runs().remove(0);
     assert_eq!(alone.2, 1);
     story.tell(PoolEvent::Died { copy: alone.0, why: ExitReason::Panicked("x".to_owned()) });
     let Some(Err(ModelError::Failed { failure: InferenceError::Engine(why), .. })) = story.answer(killer)
@@ -246,27 +246,27 @@ fn parts_of_a_dead_copy_are_tried_alone_and_only_the_one_that_kills_twice_is_ref
     story.tell(PoolEvent::Reaped(alone.0));
     story.pass(seconds(1));
     story.ready();
-    let last = story.given().remove(0);
+    let last = story.runs().remove(0);
     story.done(last, &[1.0, 0.0]);
     assert_eq!(story.answer(innocent), Some(Ok(1)));
 }
 
-/// Faults: T6. Three failures in a row are the copy's, though it answers what it has to know.
+/// Faults: T6. Three failures in a row are the copy's fault, although it passes its tests.
 #[test]
-fn a_copy_that_fails_at_everything_is_not_the_least_busy_for_long() {
+fn copy_that_fails_on_everything_is_removed() {
     let mut story = story();
     story.serve("m", 1, 1);
     let sick = story.ready()[0];
     for _ in 0..3 {
         story.submit("m", 1);
-        let given = story.given();
+        let given = story.runs();
         let given = given.into_iter().find(|(copy, _, _)| *copy == sick).unwrap();
         story.fail(given, InferenceError::Engine("x".to_owned()));
-        let proof = story.given();
+        let proof = story.runs();
         if let Some(proof) = proof.into_iter().next() {
             assert_eq!(proof.0, sick);
-            let given_meanwhile = story.given();
-            assert_eq!(given_meanwhile, [], "nothing until it has proved itself");
+            let given_meanwhile = story.runs();
+            assert_eq!(given_meanwhile, [], "no work until it has passed its test");
             story.done(proof, &[1.0, 0.0]);
         }
     }
@@ -275,32 +275,32 @@ fn a_copy_that_fails_at_everything_is_not_the_least_busy_for_long() {
     ));
 }
 
-/// Faults: T5. An answer of a copy that was given up, or to a run that is over, changes nothing.
+/// Faults: T5. An answer from a copy that was given up, or to an old run, changes nothing.
 #[test]
-fn a_late_answer_is_dropped() {
+fn late_answer_is_dropped() {
     let mut story = story();
     story.serve("m", 1, 1);
     story.ready();
     let request = story.submit("m", 1);
-    let hung = story.given().remove(0);
+    let hung = story.runs().remove(0);
     for _ in 0..40 {
         story.now += seconds(1);
         story.tell(PoolEvent::BeaconRead { copy: hung.0, steps: 7 });
     }
     assert!(story.has(|it| matches!(it, PoolEffect::Removed { why: ExitReason::Hung(_), .. })));
     story.ready();
-    let second = story.given().remove(0);
+    let second = story.runs().remove(0);
     story.done(hung, &[1.0, 0.0]);
-    assert_eq!(story.answer(request), None, "it is not believed");
+    assert_eq!(story.answer(request), None, "the hung copy's answer is dropped");
     story.done(second, &[1.0, 0.0]);
     story.done(second, &[1.0, 0.0]);
     assert_eq!(story.answer(request), Some(Ok(1)));
     assert_eq!(story.supervisor.snapshot().stale, 2);
 }
 
-/// Faults: T3. A machine that slept for an hour finds its copies where they were.
+/// Faults: T3. A machine that slept for an hour does not lose its copies.
 #[test]
-fn a_long_time_in_which_nobody_looked_is_not_a_copys_silence() {
+fn gap_between_readings_is_not_silence() {
     let mut story = story();
     story.serve("m", 1, 1);
     let copy = story.ready()[0];
@@ -312,12 +312,12 @@ fn a_long_time_in_which_nobody_looked_is_not_a_copys_silence() {
 }
 
 #[test]
-fn a_full_line_refuses_with_a_hint_of_the_measured_pace() {
+fn full_queue_refuses_with_a_measured_retry_after() {
     let mut story = story();
     story.serve("m", 1, 1);
     story.ready();
     let first = story.submit("m", 10);
-    let run = story.given().remove(0);
+    let run = story.runs().remove(0);
     story.now += seconds(2);
     story.done(run, &[1.0, 0.0]);
     assert_eq!(story.answer(first), Some(Ok(1)));
@@ -325,13 +325,13 @@ fn a_full_line_refuses_with_a_hint_of_the_measured_pace() {
     story.submit("m", 20);
     let refused = story.submit("m", 10);
     let Some(Err(ModelError::Full { retry_after, .. })) = story.answer(refused) else { panic!() };
-    assert_eq!(retry_after, seconds(2), "10 tokens at 5 a second");
+    assert_eq!(retry_after, seconds(2), "10 tokens at 5 per second");
     let absurd = story.submit("m", 21);
     assert!(matches!(story.answer(absurd), Some(Err(ModelError::Input(_)))), "it would never fit");
 }
 
 #[test]
-fn the_longest_unused_makes_room_and_comes_back_when_somebody_asks() {
+fn least_recently_used_is_evicted_and_returns_on_request() {
     let mut story = story();
     for model in ["old", "new"] {
         story.serve(model, 1, 2);
@@ -340,48 +340,48 @@ fn the_longest_unused_makes_room_and_comes_back_when_somebody_asks() {
     for model in ["old", "new"] {
         story.now += seconds(1);
         let request = story.submit(model, 1);
-        let run = story.given().remove(0);
+        let run = story.runs().remove(0);
         story.done(run, &[1.0, 0.0]);
         assert_eq!(story.answer(request), Some(Ok(1)));
     }
     story.serve("third", 1, 1);
-    assert_eq!(story.started(), [], "not before the room is really there");
+    assert_eq!(story.started(), [], "not before the memory is released");
     let old = CopyId(1);
     assert!(story.has(|it| matches!(it, PoolEffect::Quit(copy) if *copy == old)), "{:?}", story.effects);
     let leaving = story.effects.iter().filter(|it| matches!(it, PoolEffect::Quit(_))).count();
-    assert_eq!(leaving, 1, "and nobody else");
+    assert_eq!(leaving, 1, "and no other copy");
     story.tell(PoolEvent::Died { copy: old, why: ExitReason::Requested });
     assert_eq!(story.started(), []);
     story.tell(PoolEvent::Reaped(old));
     assert_eq!(story.ready(), [CopyId(3)]);
     story.pass(seconds(100));
-    story.given();
-    assert_eq!(story.started(), [], "what made room rests");
+    story.runs();
+    assert_eq!(story.started(), [], "an evicted copy stays away");
     let request = story.submit("old", 1);
-    assert_eq!(story.answer(request), None, "it waits for room that somebody idle makes");
+    assert_eq!(story.answer(request), None, "it waits for the memory of an idle copy");
     assert!(story.has(|it| matches!(it, PoolEffect::Quit(_))));
 }
 
-/// Faults: T7. In a batch that others wait for, one who leaves changes nothing; when the last leaves, it is stopped.
+/// Faults: T7. A cancelled request does not stop a batch that others need; the last cancellation does.
 #[test]
-fn a_run_is_stopped_when_nobody_wants_any_of_it() {
+fn run_is_stopped_when_all_its_requests_are_cancelled() {
     let mut story = story();
     story.serve("m", 1, 1);
     story.ready();
     story.submit("m", 8);
-    let first = story.given().remove(0);
+    let first = story.runs().remove(0);
     let (a, b) = (story.submit("m", 1), story.submit("m", 1));
     story.done(first, &[1.0, 0.0]);
-    let both = story.given().remove(0);
+    let both = story.runs().remove(0);
     story.tell(PoolEvent::Cancel(a));
     assert!(!story.has(|it| matches!(it, PoolEffect::Stop { .. })));
     story.tell(PoolEvent::Cancel(b));
     assert!(story.has(|it| matches!(it, PoolEffect::Stop { run, .. } if *run == both.1)));
     story.fail(both, InferenceError::Stopped);
     let next = story.submit("m", 1);
-    let run = story.given().remove(0);
+    let run = story.runs().remove(0);
     story.done(run, &[1.0, 0.0]);
-    assert_eq!(story.answer(next), Some(Ok(1)), "the copy is as good as before");
+    assert_eq!(story.answer(next), Some(Ok(1)), "the copy works as before");
 }
 
 /// Faults: T11.
@@ -391,13 +391,13 @@ fn closing_finishes_what_it_can_and_answers_the_rest_at_the_deadline() {
     story.serve("m", 1, 1);
     story.ready();
     let (first, second) = (story.submit("m", 8), story.submit("m", 8));
-    let run = story.given().remove(0);
+    let run = story.runs().remove(0);
     story.tell(PoolEvent::Close { until: seconds(10) });
     let refused = story.submit("m", 1);
     assert_eq!(story.answer(refused), Some(Err(ModelError::Closing)));
     story.done(run, &[1.0, 0.0]);
     assert_eq!(story.answer(first), Some(Ok(1)));
-    assert_eq!(story.given().len(), 1, "what waited is begun");
+    assert_eq!(story.runs().len(), 1, "queued work is started");
     story.pass(seconds(11));
     assert_eq!(story.answer(second), Some(Err(ModelError::Closing)));
     assert!(story.has(|it| matches!(it, PoolEffect::Kill(_))));
@@ -407,20 +407,20 @@ fn closing_finishes_what_it_can_and_answers_the_rest_at_the_deadline() {
 }
 
 #[test]
-fn idle_copies_are_asked_what_they_have_to_know_one_at_a_time() {
+fn idle_copies_are_tested_one_at_a_time() {
     let mut story = story();
     story.serve("m", 2, 1);
     story.ready();
     story.pass(seconds(61));
-    let proofs = story.given();
-    assert_eq!(proofs.len(), 1, "somebody stays at hand");
+    let proofs = story.runs();
+    assert_eq!(proofs.len(), 1, "the other copy stays ready");
     story.done(proofs[0], &[0.0, 1.0]);
     assert!(story.has(|it| matches!(it, PoolEffect::Removed { why: ExitReason::Wrong(_), .. })));
 }
 
-/// Faults: T8. The copy is well; somebody who has nothing to do makes room, and the part is tried once more.
+/// Faults: T8. The copy is healthy; an idle copy is evicted, and the part is retried once.
 #[test]
-fn out_of_memory_at_work_evicts_the_longest_unused_and_tries_once_more() {
+fn out_of_memory_evicts_an_idle_copy_and_retries_once() {
     let mut story = story();
     for model in ["idle", "m"] {
         story.serve(model, 1, 1);
@@ -429,9 +429,9 @@ fn out_of_memory_at_work_evicts_the_longest_unused_and_tries_once_more() {
     let request = story.submit("m", 1);
     for _ in 0..2 {
         assert_eq!(story.answer(request), None);
-        let run = story.given().remove(0);
+        let run = story.runs().remove(0);
         story.fail(run, InferenceError::OutOfMemory("x".to_owned()));
-        let proof = story.given().remove(0);
+        let proof = story.runs().remove(0);
         story.done(proof, &[1.0, 0.0]);
     }
     assert!(story.has(|it| matches!(it, PoolEffect::Quit(CopyId(1)))));
@@ -440,30 +440,30 @@ fn out_of_memory_at_work_evicts_the_longest_unused_and_tries_once_more() {
         matches!(answer, Some(Err(ModelError::Failed { failure: InferenceError::OutOfMemory(_), .. }))),
         "{answer:?}"
     );
-    assert!(!story.has(|it| matches!(it, PoolEffect::Removed { .. })), "nobody died of it");
+    assert!(!story.has(|it| matches!(it, PoolEffect::Removed { .. })), "no copy died of it");
 }
 
 /// Faults: T1.
 #[test]
-fn a_conversation_goes_on_where_its_copy_fell_silent() {
+fn stream_continues_where_the_dead_copy_stopped() {
     let mut story = story();
     let (request, second) = story.interrupted();
-    for (said, heard) in [("he", ""), ("ll", ""), ("o w", " w"), ("orld", "orld")] {
-        story.emit(second, said);
-        assert_eq!(story.heard(), heard);
+    for (chunk, delivered) in [("he", ""), ("ll", ""), ("o w", " w"), ("orld", "orld")] {
+        story.emit(second, chunk);
+        assert_eq!(story.streamed_text(), delivered);
     }
     story.end_with(second, "hello world");
     assert_eq!(story.answer(request), Some(Ok(1)));
 }
 
-/// Faults: T1. Whether it is seen at a word or only at the end.
+/// Faults: T1. Noticed while streaming or only at the end.
 #[test]
-fn a_conversation_that_becomes_another_is_ended() {
+fn diverging_stream_fails() {
     let differs = Some(Err(ModelError::Diverged { model: "m".to_owned() }));
     let mut at_a_word = story();
     let (request, second) = at_a_word.interrupted();
     at_a_word.emit(second, "help");
-    assert_eq!(at_a_word.heard(), "");
+    assert_eq!(at_a_word.streamed_text(), "");
     assert_eq!(at_a_word.answer(request), differs);
     assert!(at_a_word.has(|it| matches!(it, PoolEffect::Stop { run, .. } if *run == second.1)));
     at_a_word.fail(second, InferenceError::Stopped);
@@ -475,9 +475,9 @@ fn a_conversation_that_becomes_another_is_ended() {
     assert_eq!(at_its_end.answer(request), differs);
 }
 
-/// Faults: T1. Words that are out change nothing about that.
+/// Faults: T1. Streamed text does not change this.
 #[test]
-fn a_conversation_at_which_two_copies_died_is_not_given_to_a_third() {
+fn stream_that_killed_two_copies_is_not_retried() {
     let mut story = story();
     let (request, second) = story.interrupted();
     story.emit(second, "hello again");
@@ -485,5 +485,5 @@ fn a_conversation_at_which_two_copies_died_is_not_given_to_a_third() {
     let answer = story.answer(request);
     let Some(Err(ModelError::Failed { failure: InferenceError::Engine(why), .. })) = answer else { panic!() };
     assert!(why.contains("2 copies died"), "{why}");
-    assert_eq!(story.given(), []);
+    assert_eq!(story.runs(), []);
 }

@@ -1,4 +1,5 @@
-//! Copies load, answer, fail, hang, die and vanish in any order, requests come and go, time jumps: the laws hold.
+//! Randomised worlds: copies load, answer, fail, hang and die in any order, requests come and go, time jumps, and the
+//! laws hold after every step.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::supervisor::{
     CopyId, ExitReason, PoolEffect, PoolEvent, RequestId, RunId, Supervisor, SupervisorLimits,
 };
 
-/// Small, fast, and the same for the same seed.
+/// A small, fast generator; the same seed gives the same world.
 struct Dice(u64);
 
 impl Dice {
@@ -31,7 +32,7 @@ impl Dice {
     }
 }
 
-/// What the world knows of a copy: it does what effects tell it, sooner or later, or dies instead.
+/// The outside of the supervisor: copies that carry out effects sooner or later, or die instead.
 #[derive(Default)]
 struct Worlds {
     now: Duration,
@@ -41,26 +42,26 @@ struct Worlds {
     dead: BTreeSet<CopyId>,
     pending: BTreeSet<RequestId>,
     answered: BTreeSet<RequestId>,
-    heard: BTreeMap<RequestId, String>,
+    received: BTreeMap<RequestId, String>,
     steps: u64,
-    quit_requested: bool,
+    prints: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Running {
     run: RunId,
     parts: usize,
-    /// Of an answer that is said while it is made.
-    said: Option<usize>,
+    /// How much of a streamed answer was emitted.
+    emitted: Option<usize>,
 }
 
-/// What every conversation of these worlds is answered with.
-const SPEECH: &str = "What is said twice is heard once.";
+/// The answer to every conversation in these worlds.
+const ANSWER: &str = "Repeated text is delivered once.";
 
 impl Running {
     fn right(self) -> Vec<PartAnswer> {
-        let text = GeneratedText { text: SPEECH.to_owned(), finish: FinishReason::Stop, tokens: 7 };
-        let answer = self.said.map_or(PartAnswer::Vector(vec![1.0, 0.0]), |_| PartAnswer::Text(text));
+        let text = GeneratedText { text: ANSWER.to_owned(), finish: FinishReason::Stop, tokens: 7 };
+        let answer = self.emitted.map_or(PartAnswer::Vector(vec![1.0, 0.0]), |_| PartAnswer::Text(text));
         vec![answer; self.parts]
     }
 }
@@ -94,19 +95,19 @@ fn limits() -> SupervisorLimits {
 }
 
 impl Worlds {
-    fn tell(&mut self, effects: &[PoolEffect]) -> Result<(), String> {
+    fn carry_out(&mut self, effects: &[PoolEffect]) -> Result<(), String> {
         for effect in effects {
             match effect {
                 PoolEffect::Start { copy, .. } => drop(self.loading.insert(*copy)),
                 PoolEffect::Run { copy, run, parts } => {
-                    let said = matches!(*parts[0], RequestPart::Prompt { .. }).then_some(0);
-                    self.running.insert(*copy, Running { run: *run, parts: parts.len(), said });
+                    let emitted = matches!(*parts[0], RequestPart::Prompt { .. }).then_some(0);
+                    self.running.insert(*copy, Running { run: *run, parts: parts.len(), emitted });
                 }
                 PoolEffect::Stream { request, update: AnswerUpdate::Text(text) } => {
-                    let heard = self.heard.entry(*request).or_default();
-                    heard.push_str(text);
-                    if !SPEECH.starts_with(&**heard) {
-                        return Err(format!("{request:?} heard {heard:?}"));
+                    let received = self.received.entry(*request).or_default();
+                    received.push_str(text);
+                    if !ANSWER.starts_with(&**received) {
+                        return Err(format!("{request:?} received {received:?}"));
                     }
                 }
                 PoolEffect::Quit(copy) | PoolEffect::Kill(copy) => drop(self.leaving.insert(*copy)),
@@ -173,9 +174,9 @@ impl Worlds {
 
     fn says(&mut self, copy: CopyId, dice: &mut Dice) -> PoolEvent {
         let Some(running) = self.running.get_mut(&copy) else { return PoolEvent::Tick };
-        let Some(said) = &mut running.said else { return PoolEvent::Tick };
-        let next = (*said + 1 + dice.below(6) as usize).min(SPEECH.len());
-        let text = SPEECH[std::mem::replace(said, next)..next].to_owned();
+        let Some(emitted) = &mut running.emitted else { return PoolEvent::Tick };
+        let next = (*emitted + 1 + dice.below(6) as usize).min(ANSWER.len());
+        let text = ANSWER[std::mem::replace(emitted, next)..next].to_owned();
         PoolEvent::Streamed { copy, run: running.run, update: AnswerUpdate::Text(text) }
     }
 
@@ -183,7 +184,7 @@ impl Worlds {
         let running = self.running[&copy];
         let run = running.run;
         self.running.remove(&copy);
-        // A late answer to an older run comes as well.
+        // Late answers to older runs happen as well.
         let run = if dice.below(10) == 0 { RunId(run.0.saturating_sub(1)) } else { run };
         let outcome = match dice.below(12) {
             0 => Err(InferenceError::Engine("x".to_owned())),
@@ -212,7 +213,7 @@ impl Worlds {
         PoolEvent::Died { copy, why }
     }
 
-    /// Everybody does what it was told, without a fault, until nothing is left to do.
+    /// All copies carry out their effects without faults until nothing is left to do.
     fn calm(&mut self, supervisor: &mut Supervisor, break_it: Sabotage) -> Result<(), String> {
         for _ in 0..4_000 {
             let event = if let Some(copy) = self.dead.pop_first() {
@@ -234,7 +235,7 @@ impl Worlds {
             };
             self.step(supervisor, event, break_it)?;
         }
-        Err("it never comes to rest".to_owned())
+        Err("it never becomes idle".to_owned())
     }
 
     fn step(
@@ -243,23 +244,23 @@ impl Worlds {
         event: PoolEvent,
         break_it: Sabotage,
     ) -> Result<(), String> {
-        if self.quit_requested {
+        if self.prints {
             println!("{:?} {event:?}", self.now);
         }
         let effects = supervisor.step(self.now, event);
         break_it(supervisor);
         let broken = laws::broken(supervisor).or_else(|| laws::misrouted(supervisor, &effects));
-        let told = self.tell(&effects);
-        broken.map_or(told, Err).map_err(|broken| format!("{broken}, at {:?}", self.now))
+        let carried_out = self.carry_out(&effects);
+        broken.map_or(carried_out, Err).map_err(|broken| format!("{broken}, at {:?}", self.now))
     }
 }
 
 type Sabotage = fn(&mut Supervisor);
 
-/// Prints a line a step if it is to be told.
-fn live(seed: u64, break_it: Sabotage, quit_requested: bool) -> Result<(), String> {
+/// Prints every step if `prints` is set.
+fn live(seed: u64, break_it: Sabotage, prints: bool) -> Result<(), String> {
     let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-    let mut world = Worlds { quit_requested, ..Worlds::default() };
+    let mut world = Worlds { prints, ..Worlds::default() };
     let mut supervisor = Supervisor::new(limits());
     for (model, copies, bytes) in [("a", 2, 3), ("b", 1, 5), ("c", 3, 2)] {
         world.step(&mut supervisor, PoolEvent::AddModel(terms(model, copies, bytes)), break_it)?;
@@ -271,17 +272,17 @@ fn live(seed: u64, break_it: Sabotage, quit_requested: bool) -> Result<(), Strin
     let until = world.now + Duration::from_secs(5);
     world.step(&mut supervisor, PoolEvent::Close { until }, break_it)?;
     world.calm(&mut supervisor, break_it)?;
-    let unheard = supervisor.requests.len();
+    let unanswered = supervisor.requests.len();
     let held: u64 = supervisor.memory.devices().map(|device| supervisor.memory.reserved_bytes(device)).sum();
-    if unheard > 0 || held > 0 {
-        return Err(format!("{unheard} requests were never answered, {held} bytes never came back"));
+    if unanswered > 0 || held > 0 {
+        return Err(format!("{unanswered} requests were never answered, {held} bytes were never released"));
     }
     Ok(())
 }
 
 /// Faults: T1, T2, T4, T6, T7, T8, T10, T11.
 #[test]
-fn the_laws_hold_in_every_world() {
+fn laws_hold_in_every_world() {
     for seed in 1..=100 {
         if let Err(broken) = live(seed, |_| {}, false) {
             live(seed, |_| {}, true).unwrap_err();
@@ -290,26 +291,26 @@ fn the_laws_hold_in_every_world() {
     }
 }
 
-/// A law that was never seen to fail proves nothing.
+/// A law that never fails proves nothing.
 #[test]
-fn a_saboteur_is_caught() {
+fn saboteurs_are_caught() {
     let saboteurs: [(&str, Sabotage); 5] = [
-        ("gives memory back early", |supervisor| {
+        ("releases memory early", |supervisor| {
             let dead = supervisor.copies.values().find(|copy| copy.is_dead()).map(|copy| copy.id);
             dead.map(|copy| supervisor.memory.release(copy));
         }),
-        ("forgets what was in flight", |supervisor| {
+        ("loses parts in flight", |supervisor| {
             for copy in supervisor.copies.values_mut() {
                 copy.run_mut().map(|run| run.items.pop());
             }
         }),
-        ("forgets what was said", |supervisor| {
+        ("forgets streamed text", |supervisor| {
             for run in supervisor.copies.values_mut().filter_map(|copy| copy.run_mut()) {
                 run.streamed_bytes = 0;
                 run.items.iter_mut().for_each(|item| item.streamed = StreamedText::default());
             }
         }),
-        ("keeps the dead in their places", |supervisor| {
+        ("keeps dead copies in their slots", |supervisor| {
             let dead = supervisor.copies.values().find(|copy| copy.is_dead());
             let Some((model, slot, id)) = dead.map(|copy| (Arc::clone(&copy.model), copy.slot, copy.id))
             else {
@@ -319,7 +320,7 @@ fn a_saboteur_is_caught() {
                 served.slots[slot].copy = Some(id);
             }
         }),
-        ("deals nothing out", |supervisor| {
+        ("dispatches nothing", |supervisor| {
             use crate::supervisor::model_copy::CopyState;
             for copy in supervisor.copies.values_mut() {
                 if matches!(copy.state, CopyState::Testing(_)) {
@@ -330,6 +331,6 @@ fn a_saboteur_is_caught() {
     ];
     for (what, saboteur) in saboteurs {
         let caught = (1..=40).any(|seed| live(seed, saboteur, false).is_err());
-        assert!(caught, "nobody noticed who {what}");
+        assert!(caught, "no law caught the saboteur that {what}");
     }
 }

@@ -1,4 +1,4 @@
-//! What is done to rows between products of bytes.
+//! Row operations between int8 products.
 
 use rayon::prelude::*;
 use rten_simd::ops::{BitOps, FloatOps, NarrowSaturate, NumOps, ToFloat};
@@ -12,14 +12,14 @@ use crate::engine::bert::elementwise::{Norm, fold, layer_norm, row_max};
 /// How many rows a thread takes at once.
 const SHARE: usize = 8;
 
-/// How fine the bytes of a row are, and which of them is nothing.
+/// The scale and zero point of a quantised row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct QuantParams {
     pub(super) scale: f32,
     pub(super) zero: f32,
 }
 
-/// Rows to bytes.
+/// Quantises rows to bytes.
 pub(super) fn quantize(rows: &[f32], width: usize, bytes: &mut Vec<u8>, params: &mut Vec<QuantParams>) {
     bytes.resize(rows.len(), 0);
     params.resize(rows.len() / width, QuantParams::default());
@@ -28,14 +28,14 @@ pub(super) fn quantize(rows: &[f32], width: usize, bytes: &mut Vec<u8>, params: 
         .for_each(|((rows, bytes), params)| Quantize { rows, width, bytes, params }.dispatch());
 }
 
-/// Sums to rows, with the matrix's bias.
+/// Converts sums back to floats, with the matrix's bias.
 pub(super) fn dequantize(sums: &[i32], params: &[QuantParams], matrix: &QuantizedMatrix, rows: &mut [f32]) {
     let share = SHARE * matrix.outputs();
     let shares = sums.par_chunks(share).zip(rows.par_chunks_mut(share)).zip(params.par_chunks(SHARE));
     shares.for_each(|((sums, rows), params)| Dequantize { sums, params, matrix, rows }.dispatch());
 }
 
-/// Adds what the sums stand for to the rows, with the matrix's bias, and normalises them.
+/// Adds the dequantised sums and the bias to the rows, and normalises them.
 pub(super) fn dequantize_normalize(
     sums: &[i32],
     params: &[QuantParams],
@@ -50,7 +50,7 @@ pub(super) fn dequantize_normalize(
     });
 }
 
-/// Sums to rows with the matrix's bias, through the activation, and to bytes again.
+/// Dequantises sums, adds the bias, applies the activation and quantises again.
 pub(super) fn bias_act_requant(
     sums: &[i32],
     params: &[QuantParams],
@@ -203,7 +203,7 @@ impl SimdOp for BiasActRequant<'_> {
     }
 }
 
-/// One row of sums to what it stands for; `with` is given that and what the row was.
+/// Dequantises one row; `with` gets the new value and the old value of the row.
 #[inline(always)]
 fn unpack<I: Isa>(
     isa: I,
@@ -217,11 +217,14 @@ fn unpack<I: Isa>(
     let lanes = ops.len();
     let scale = ops.splat(param.scale);
     let drop = ops.splat(-param.zero * param.scale);
-    let columns = matrix.scales.chunks(lanes).zip(matrix.pulls.chunks(lanes).zip(matrix.bias.chunks(lanes)));
-    for ((sums, row), (scales, (pulls, bias))) in sums.chunks(lanes).zip(row.chunks_mut(lanes)).zip(columns) {
+    let columns =
+        matrix.scales.chunks(lanes).zip(matrix.column_sums.chunks(lanes).zip(matrix.bias.chunks(lanes)));
+    for ((sums, row), (scales, (column_sums, bias))) in
+        sums.chunks(lanes).zip(row.chunks_mut(lanes)).zip(columns)
+    {
         let sums = int_ops.to_float(int_ops.load_pad(sums).0);
         let each = ops.mul(ops.load_pad(scales).0, scale);
-        let moved = ops.mul_add(ops.load_pad(pulls).0, drop, ops.load_pad(bias).0);
+        let moved = ops.mul_add(ops.load_pad(column_sums).0, drop, ops.load_pad(bias).0);
         let number = ops.mul_add(sums, each, moved);
         let number = with(number, ops.load_pad(row).0);
         if row.len() == lanes {
@@ -232,7 +235,7 @@ fn unpack<I: Isa>(
     }
 }
 
-/// One row to bytes between its least and its greatest number, of which one is nothing exactly.
+/// Quantises one row between its minimum and maximum, such that zero is represented exactly.
 #[inline(always)]
 fn pack<I: Isa>(isa: I, row: &[f32], bytes: &mut [u8]) -> QuantParams {
     let ops = isa.f32();

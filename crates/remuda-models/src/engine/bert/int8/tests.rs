@@ -1,7 +1,7 @@
 use super::elementwise::{dequantize, quantize};
 use super::*;
 
-/// Numbers between -1 and 1 that are the same in every run.
+/// Deterministic numbers between -1 and 1.
 fn numbers(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -13,9 +13,9 @@ fn numbers(count: usize, seed: u64) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Widths that fill vectors and such that do not, deeper than the products' blocks and less deep.
+/// Widths that fill whole vectors and widths that do not, deeper and shallower than the blocks of the products.
 #[test]
-fn a_product_of_bytes_is_the_product_of_what_they_stand_for() {
+fn int8_product_matches_the_float_product() {
     for (count, inputs, outputs) in [(1, 8, 4), (3, 37, 29), (9, 384, 70), (70, 1536, 33)] {
         let (weights, bias) = (numbers(inputs * outputs, 1), numbers(outputs, 2));
         let rows = numbers(count * inputs, 3);
@@ -41,10 +41,10 @@ fn a_product_of_bytes_is_the_product_of_what_they_stand_for() {
             let rounded = |weight: &f32| (weight / matrix.scales[column]).round() * matrix.scales[column];
             let pairs =
                 stands_for[row * inputs..][..inputs].iter().zip(&weights[column * inputs..][..inputs]);
-            let wanted = pairs.map(|(a, b)| a * rounded(b)).sum::<f32>() + bias[column];
+            let expected = pairs.map(|(a, b)| a * rounded(b)).sum::<f32>() + bias[column];
             assert!(
-                (wanted - found).abs() < 1e-3,
-                "{count}×{inputs}×{outputs} at {at}: {found} for {wanted}"
+                (expected - found).abs() < 1e-3,
+                "{count}×{inputs}×{outputs} at {at}: {found} for {expected}"
             );
         }
     }

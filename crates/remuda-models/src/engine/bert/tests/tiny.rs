@@ -1,4 +1,4 @@
-//! A model of a few dozen numbers in a folder of its own, and what it says by the plainest arithmetic.
+//! A model of a few dozen weights in a temporary folder, with a reference implementation in plain arithmetic.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +20,7 @@ pub(super) struct Tiny {
     pub(super) config: Value,
 }
 
-/// Whose names and habits it has.
+/// The naming scheme and conventions of the tiny model.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum TinyFamily {
     Bert,
@@ -81,7 +81,7 @@ impl Tiny {
         self.folder.path()
     }
 
-    /// Writes its files as they are to be now.
+    /// Writes its files in their current state.
     pub(super) fn write(&self) {
         self.json("config.json", &self.config);
         self.json("tokenizer.json", &tokenizer());
@@ -110,7 +110,7 @@ impl Tiny {
         std::fs::write(file, value.to_string()).unwrap();
     }
 
-    /// What it says of a text, token by token, before pooling.
+    /// The token vectors of a text before pooling.
     pub(super) fn rows(
         &self,
         kind: TinyFamily,
@@ -176,7 +176,7 @@ impl Tiny {
     }
 }
 
-/// What a token takes from all of them, head by head.
+/// Attention of one token to all tokens, head by head.
 fn attend(query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>]) -> Vec<f64> {
     let size = HIDDEN / HEADS;
     let mut found = Vec::new();
@@ -218,8 +218,8 @@ pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Words of one letter from `a` on, between a token that begins and one that ends; it comes cut at 4 and padded to 4, which
-/// is not to count.
+/// One-letter words from `a` on between a start and an end token. The file asks to truncate at 4 and pad to 4, which
+/// must be ignored.
 fn tokenizer() -> Value {
     let mut vocabulary = serde_json::Map::new();
     for (id, word) in ["[PAD]", "[UNK]", "[CLS]", "[SEP]"].iter().enumerate() {
@@ -252,7 +252,7 @@ fn tokenizer() -> Value {
     })
 }
 
-/// Numbers between -1 and 1 that are the same in every run.
+/// Deterministic numbers between -1 and 1.
 struct TinyRng(u64);
 
 impl TinyRng {

@@ -8,14 +8,14 @@ use crate::engine::gguf::sample::{RandomWeights, Sample};
 use crate::failure::InferenceError;
 use crate::spec::Device;
 
-/// Not a power of two: seven is read in runs of four, two and one.
+/// Not a power of two: seven tokens are read in runs of four, two and one.
 const PROMPT: [u32; 7] = [256, 104, 258, 108, 111, 32, 116];
 
 /// Builds for cards are tested where there is one.
 const DEVICES: &[Device] =
     if cfg!(feature = "cuda") { &[Device::Cpu, Device::Cuda(0)] } else { &[Device::Cpu] };
 
-/// How far two engines are apart, as a part of the size of what they say.
+/// The relative difference between the logits of two engines.
 fn apart(left: &[f32], right: &[f32]) -> f32 {
     let size = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|it| it * it).sum::<f32>().sqrt();
     assert_eq!(left.len(), right.len());
@@ -28,7 +28,7 @@ fn opened(sample: &Sample) -> (Gguf, tempfile::TempDir) {
 }
 
 #[test]
-fn candle_and_our_own_say_the_same() {
+fn candle_and_cpu_llama_agree() {
     let beacon = Beacon::default();
     let families = ["llama", "qwen2", "qwen3"];
     for (family, device) in
@@ -43,14 +43,14 @@ fn candle_and_our_own_say_the_same() {
             assert!(off < 0.03, "{family} on {device}: {off}");
             let off = apart(ours.read(&[257], &beacon).unwrap(), theirs.read(&[257], &beacon).unwrap());
             assert!(off < 0.03, "{family} on {device}, one more: {off}");
-            assert_eq!((ours.keep(0), theirs.keep(0)), (0, 0), "and again from the beginning");
+            assert_eq!((ours.keep_prefix(0), theirs.keep_prefix(0)), (0, 0), "restart from the beginning");
         }
     }
 }
 
 #[test]
-fn slow_kinds_are_rewritten() {
-    // Q4_1: 96 by 64 weights, 20 bytes for 32 of them.
+fn slow_tensor_types_are_converted() {
+    // Q4_1: 96 by 64 weights, 20 bytes per 32.
     let mut draw = RandomWeights(5);
     let block = |draw: &mut RandomWeights| {
         let scales = [0.05_f32, -0.3].map(|it| half::f16::from_f32(it).to_le_bytes());
@@ -70,7 +70,7 @@ fn slow_kinds_are_rewritten() {
 }
 
 #[test]
-fn a_prompt_is_stopped_between_two_runs() {
+fn prompt_is_stopped_between_two_runs() {
     let (gguf, _folder) = opened(&Sample::model("llama"));
     let mut theirs = CandleModel::load(&gguf, "llama", (Device::Cpu, 0), &Beacon::default()).unwrap();
     let beacon = Beacon::default();

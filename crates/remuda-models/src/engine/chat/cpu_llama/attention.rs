@@ -1,16 +1,16 @@
-//! What is computed in 32 bits: norms, positions, attention, and the gate between the two halves of a layer.
+//! The computations in 32 bits: norms, rotary positions, attention, and the gate of the feed-forward layer.
 //!
-//! Written as plain loops over lanes that the compiler turns into SIMD for each kind of CPU; `dispatch!` takes the one
-//! that this machine can run.
+//! Plain loops over lanes that the compiler vectorises for each CPU level; `dispatch!` selects the level of this
+//! machine.
 
 use fearless_simd::{Level, Simd, dispatch};
 
 use super::super::dimensions::RopeFamily;
 
-/// Sums of sixteen lanes: one after the other would forbid SIMD.
+/// Sixteen partial sums: a single one would prevent vectorisation.
 const LANES: usize = 16;
 
-/// Rows of `x`, each divided by its size and weighed.
+/// RMS normalisation of the rows of `x`.
 pub(super) fn norm(level: Level, x: &[f32], weights: &[f32], epsilon: f32, out: &mut [f32]) {
     dispatch!(level, simd => simd.vectorize(#[inline(always)] || {
         for (x, out) in x.chunks_exact(weights.len()).zip(out.chunks_exact_mut(weights.len())) {
@@ -31,7 +31,7 @@ pub(super) fn gated(level: Level, gate: &mut [f32], up: &[f32]) {
     }));
 }
 
-/// What one head of one token sees of all keys up to its own.
+/// Attention of one head of one token over all keys up to its own.
 pub(super) fn attend(
     level: Level,
     query: &[f32],
@@ -59,7 +59,7 @@ pub(super) fn attend(
     }));
 }
 
-/// Turns every head of `x` by the angles of its position: neighbours together, or the halves of a head.
+/// Rotates every head of `x` by the angles of its position: adjacent pairs, or the two halves of a head.
 pub(super) fn turn(family: RopeFamily, x: &mut [f32], head: usize, angles: &[(f32, f32)]) {
     for x in x.chunks_exact_mut(head) {
         match family {
@@ -92,7 +92,7 @@ fn dot(left: &[f32], right: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// e to the power of x within a few units of the last place, without a call: e^x = 2^n * e^r with r small.
+/// exp(x) to within a few ulps, inlined: e^x = 2^n * e^r with small r.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
@@ -112,17 +112,17 @@ mod tests {
     use super::{attend, exp};
 
     #[test]
-    fn the_exponential_is_close_everywhere() {
+    fn exp_is_accurate_everywhere() {
         for step in -8600..8700 {
             let x = step as f32 / 100.0;
             let (ours, right) = (exp(x), f64::from(x).exp() as f32);
             assert!((ours - right).abs() <= right * 1e-6, "{x}: {ours} {right}");
         }
-        assert!(exp(f32::NAN).is_nan(), "what is not a number stays one");
+        assert!(exp(f32::NAN).is_nan(), "NaN stays NaN");
     }
 
     #[test]
-    fn a_head_sees_what_its_query_points_to() {
+    fn attention_follows_the_query() {
         let (keys, values) = ([1.0, 0.0, 0.0, 40.0], [1.0, 2.0, 3.0, 4.0]);
         let mut out = [0.0; 2];
         attend(fearless_simd::Level::new(), &[0.0, 1.0], &keys, &values, &mut Vec::new(), &mut out);

@@ -1,8 +1,8 @@
-//! The keys and values of everything read so far: per layer and shared head, one row a token.
+//! The key-value cache: per layer and key-value head, one row per token.
 
 use crate::failure::InferenceError;
 
-/// How many tokens the cache grows by: often enough not to hold memory nobody needs, seldom enough to be free.
+/// Growth step in tokens: small enough not to waste memory, large enough to be cheap.
 const GROWTH: usize = 256;
 
 pub(super) struct Cache {
@@ -17,7 +17,7 @@ impl Cache {
         Cache { head, heads, rows: vec![(Vec::new(), Vec::new()); layers * heads] }
     }
 
-    /// Forgets all but the first tokens, in every layer: one that was stopped in the middle has more in some.
+    /// Drops all but the first tokens in every layer; a stopped prompt leaves more in some layers than in others.
     pub(super) fn cut(&mut self, tokens: usize) {
         for (keys, values) in &mut self.rows {
             keys.truncate(tokens * self.head);
@@ -25,7 +25,7 @@ impl Cache {
         }
     }
 
-    /// One token's keys and values of all heads.
+    /// Appends one token's keys and values of all heads.
     pub(super) fn push(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), InferenceError> {
         let rows = &mut self.rows[layer * self.heads..(layer + 1) * self.heads];
         let heads = keys.chunks_exact(self.head).zip(values.chunks_exact(self.head));
@@ -38,7 +38,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What a head knows of the first tokens.
+    /// Keys and values of a head for the first tokens.
     pub(super) fn up_to(&self, layer: usize, head: usize, tokens: usize) -> (&[f32], &[f32]) {
         let (keys, values) = &self.rows[layer * self.heads + head];
         (&keys[..tokens * self.head], &values[..tokens * self.head])

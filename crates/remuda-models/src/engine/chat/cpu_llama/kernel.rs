@@ -1,11 +1,12 @@
-//! The one product that everything waits for: rows of eight-bit weights by rows of activations.
+//! The matrix product that dominates the run time: rows of int8 weights by rows of activations.
 //!
-//! Weights come in blocks of 32 with a scale each, as in Q8_0. Sixteen rows are interleaved in words of four weights, so
-//! that one register holds the same four columns of sixteen rows and no sum ever crosses lanes. They are stored with 128
-//! added: the CPU's dot product wants one side unsigned, and what that adds is the same for all sixteen rows.
+//! Weights come in blocks of 32 with a scale each, as in Q8_0. Sixteen rows are interleaved in words of four weights,
+//! so that one register holds the same four columns of sixteen rows and no sum crosses lanes. Weights are stored with
+//! an offset of 128, because the CPU's dot product needs one unsigned operand; the offset's contribution is the same
+//! for all sixteen rows.
 //!
-//! What the CPU can do is found out at run time; a default build is as fast as one made for this machine. Whichever
-//! kernel runs, a row's product does not depend on how many others are computed with it.
+//! CPU features are detected at run time, so a default build is as fast as one for this machine. With every kernel a
+//! row's product does not depend on how many rows are computed together.
 
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -13,20 +14,20 @@ mod x86;
 use fearless_simd::Level;
 use half::f16;
 
-/// Rows that are interleaved.
+/// Interleaved rows.
 pub(super) const LANES: usize = 16;
-/// Weights that share a scale.
+/// Weights per scale.
 pub(super) const BLOCK: usize = 32;
-/// Words of four weights in a block.
+/// Words of four weights per block.
 pub(super) const WORDS: usize = BLOCK / 4;
-/// Rows of activations that are multiplied at once while a prompt is read: four chains of dot products hide each other's
-/// latency, and weights are fetched a quarter as often.
+/// Activation rows multiplied at once while a prompt is read: four chains of dot products hide each other's latency,
+/// and weights are fetched a quarter as often.
 pub(super) const TILE: usize = 4;
-/// Groups of weights, far apart in memory, that are multiplied at once for a single row: one stream leaves a core waiting
-/// for memory half of the time, and four bring more than twice as much of it.
+/// Weight groups, far apart in memory, multiplied at once for a single row: one stream leaves a core waiting for memory
+/// half of the time, and four reach more than twice the bandwidth.
 pub(super) const STREAMS: usize = 4;
 
-/// A block of sixteen rows. Aligned, since a load that crosses cache lines costs twice.
+/// A block of sixteen rows. Aligned, because a load across cache lines costs twice.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Quants(pub(super) [[u8; 4 * LANES]; WORDS]);
@@ -34,21 +35,21 @@ pub(super) struct Quants(pub(super) [[u8; 4 * LANES]; WORDS]);
 /// The scales of a block of sixteen rows, as 16-bit floats.
 pub(super) type Scales = [u16; LANES];
 
-/// A row of activations in eight bits.
+/// A row of int8 activations.
 #[derive(Clone, Copy)]
 pub(super) struct Row<'a> {
     pub(super) words: &'a [[i32; WORDS]],
     pub(super) scales: &'a [Scale],
 }
 
-/// A block's scale, and what makes up for the 128 that every weight has too much.
+/// A block's scale, and the correction for the weights' offset of 128.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Scale {
     pub(super) factor: f32,
     pub(super) offset: i32,
 }
 
-/// By group and row.
+/// Indexed by group and row.
 pub(super) type Sums<const GROUPS: usize, const ROWS: usize> = [[[f32; LANES]; ROWS]; GROUPS];
 
 /// Sixteen rows of weights.
@@ -58,7 +59,7 @@ pub(super) struct Group<'a> {
     pub(super) scales: &'a [Scales],
 }
 
-/// What this CPU does best.
+/// Selects the best kernel of this CPU.
 macro_rules! best {
     ($name:ident, $avx512:ident, $avx2:ident, $groups:expr, $rows:expr) => {
         pub(super) fn $name(
@@ -82,7 +83,7 @@ best!(one, avx512_one, avx2_one, 1, 1);
 best!(far, avx512_far, avx2_far, STREAMS, 1);
 best!(tile, avx512_tile, avx2_tile, 1, TILE);
 
-/// For CPUs without either, and what the others are compared with.
+/// The portable kernel, also the reference for the others.
 pub(super) fn plain<const GROUPS: usize, const ROWS: usize>(
     groups: &[Group<'_>; GROUPS],
     rows: &[Row<'_>; ROWS],

@@ -1,4 +1,4 @@
-//! Matrices of eight-bit weights, and rows of activations brought to eight bits to meet them.
+//! Matrices of int8 weights, and activation rows quantised to int8.
 
 use fearless_simd::{Level, Simd, dispatch};
 use half::f16;
@@ -10,16 +10,16 @@ use crate::beacon::Beacon;
 use crate::engine::gguf::{Gguf, TensorType};
 use crate::failure::LoadError;
 
-/// How many rows are read between two signs of life.
+/// Rows read between two beacon steps.
 const ROWS_A_STEP: usize = 1024;
 
-/// What computes: the CPU's abilities, and threads where there is more than one.
+/// The CPU's SIMD level, and threads if there are several.
 pub(super) struct CpuResources {
     pub(super) level: Level,
     pub(super) threads: Option<rayon::ThreadPool>,
 }
 
-/// Rows of weights in groups of sixteen; the last group is filled up with zeros.
+/// Weight rows in groups of sixteen; the last group is padded with zeros.
 pub(super) struct Matrix {
     pub(super) rows: usize,
     pub(super) columns: usize,
@@ -28,7 +28,7 @@ pub(super) struct Matrix {
 }
 
 impl Matrix {
-    /// Reads a tensor of exactly this shape. What is not Q8_0 becomes it: of 4-bit weights that loses nothing.
+    /// Reads a tensor of exactly this shape and converts it to Q8_0; 4-bit weights lose nothing by that.
     pub(super) fn read(
         gguf: &Gguf,
         name: &str,
@@ -39,7 +39,7 @@ impl Matrix {
         let tensor = gguf.tensor(name)?;
         let wrong = |detail: String| LoadError::Wrong { path: gguf.path.clone(), detail };
         if tensor.shape != [columns as u64, rows as u64] || !columns.is_multiple_of(BLOCK) {
-            return Err(wrong(format!("{name} is {:?} and not {columns} by {rows}", tensor.shape)));
+            return Err(wrong(format!("{name} has shape {:?} instead of {columns} by {rows}", tensor.shape)));
         }
         let (blocks, groups) = (columns / BLOCK, rows.div_ceil(LANES));
         let nothing = (Quants([[128; 4 * LANES]; WORDS]), [0; LANES]);
@@ -48,7 +48,7 @@ impl Matrix {
         matrix.quants.try_reserve_exact(groups * blocks).map_err(|_| LoadError::Memory {
             need_bytes: (rows * columns) as u64,
             free_bytes: 0,
-            hint: format!("{name} does not fit"),
+            hint: format!("{name} does not fit into memory"),
         })?;
         matrix.quants.resize(groups * blocks, nothing.0);
         let (mut numbers, mut index) = (Vec::new(), 0);
@@ -59,7 +59,7 @@ impl Matrix {
             if tensor.kind == TensorType::Q8_0 {
                 for (block, written) in row.as_chunks::<34>().0.iter().enumerate() {
                     let scale = u16::from_le_bytes([written[0], written[1]]);
-                    // -128 is what no writer writes, and what the kernels could not sum.
+                    // No writer produces -128, and the kernels could not sum it.
                     let quants = std::array::from_fn(|at| written[at + 2].cast_signed().max(-127));
                     matrix.put(index, block, scale, quants);
                 }
@@ -71,15 +71,15 @@ impl Matrix {
             } else {
                 return Err(LoadError::Unsupported {
                     path: gguf.path.clone(),
-                    what: format!("weights of kind {} on a CPU", tensor.kind),
-                    hint: "; take the model in Q8_0, Q4_K or Q6_K".to_owned(),
+                    what: format!("weights of type {} on a CPU", tensor.kind),
+                    hint: "; use the model in Q8_0, Q4_K or Q6_K".to_owned(),
                 });
             }
             index += 1;
             Ok(())
         })?;
         if matrix.scales.iter().flatten().any(|scale| !f16::from_bits(*scale).is_finite()) {
-            return Err(wrong(format!("{name} has weights that are not numbers")));
+            return Err(wrong(format!("{name} has non-finite weights")));
         }
         Ok(matrix)
     }
@@ -93,7 +93,7 @@ impl Matrix {
         }
     }
 
-    /// One row as numbers: the table of embeddings is a matrix too.
+    /// One row as floats; the embedding table is a matrix as well.
     pub(super) fn row(&self, row: usize, out: &mut [f32]) {
         let (blocks, lane) = (self.columns / BLOCK, row % LANES);
         let first = row / LANES * blocks;
@@ -112,7 +112,7 @@ impl Matrix {
         size_of_val(self.quants.as_slice()) + size_of_val(self.scales.as_slice())
     }
 
-    /// `out` gets a row of products for every row of `activations`.
+    /// Writes a row of products for every activation row.
     pub(super) fn multiply(&self, cpu: &CpuResources, activations: &Activations, out: &mut [f32]) {
         let Some(threads) = &cpu.threads else {
             return match activations.rows {
@@ -136,7 +136,7 @@ impl Matrix {
         });
     }
 
-    /// A part of the products of the only row there is, from several places of the matrix at once.
+    /// Some products of a single row, from several parts of the matrix at once.
     fn multiply_groups(&self, level: Level, activations: &Activations, first: usize, out: &mut [f32]) {
         let rows = [activations.row(0)];
         let all = out.len().div_ceil(LANES);
@@ -190,7 +190,7 @@ impl Matrix {
     }
 }
 
-/// Rows of activations in eight bits.
+/// Activation rows in int8.
 #[derive(Default)]
 pub(super) struct Activations {
     rows: usize,
@@ -200,8 +200,8 @@ pub(super) struct Activations {
 }
 
 impl Activations {
-    /// Rows of `columns` numbers each.
-    pub(super) fn of(&mut self, level: Level, numbers: &[f32], columns: usize) {
+    /// Quantises rows of `columns` values each.
+    pub(super) fn quantize(&mut self, level: Level, numbers: &[f32], columns: usize) {
         self.blocks = columns / BLOCK;
         self.rows = numbers.len() / columns;
         self.words.resize(numbers.len() / BLOCK, [0; WORDS]);
@@ -219,7 +219,7 @@ impl Activations {
 #[inline(always)]
 fn quantize_row(numbers: &[f32], words: &mut [[i32; WORDS]], scales: &mut [Scale]) {
     for ((numbers, words), scale) in numbers.as_chunks::<BLOCK>().0.iter().zip(words).zip(scales) {
-        // As integers, so that what is not a number is the largest and comes out as one: 0 would hide it.
+        // Compared as integers, so that NaN is the largest and yields NaN; 0 would hide it.
         let largest = numbers.iter().map(|it| it.to_bits() & 0x7fff_ffff).max().unwrap_or(0);
         let largest = f32::from_bits(largest);
         let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
@@ -234,7 +234,7 @@ fn quantize_row(numbers: &[f32], words: &mut [[i32; WORDS]], scales: &mut [Scale
     }
 }
 
-/// Rounds what is at most 127 by letting the bits below 1 fall off the end of a large number.
+/// Rounds values of at most 127 by adding a large number that pushes out the fraction bits.
 #[inline(always)]
 fn nearest(number: f32) -> i8 {
     (number + 12_582_912.0).to_bits().to_le_bytes()[0].cast_signed()

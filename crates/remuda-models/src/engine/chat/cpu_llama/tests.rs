@@ -12,7 +12,7 @@ struct Loaded {
     gguf: Gguf,
     dimensions: Dimensions,
     lean: CpuLlama,
-    /// The file is read again for the textbook.
+    /// The reference reads the file again.
     _folder: tempfile::TempDir,
 }
 
@@ -24,13 +24,13 @@ fn loaded(sample: &Sample, threads: u32) -> Result<Loaded, LoadError> {
     Ok(Loaded { gguf, dimensions, lean, _folder: folder })
 }
 
-/// As textbooks have it: one token after the other, in 64 bits and without any quantisation.
+/// The textbook algorithm: token by token, in 64 bits, without quantisation.
 struct ReferenceLlama<'a> {
     gguf: &'a Gguf,
     it: &'a Dimensions,
 }
 
-/// Keys and values of the tokens before.
+/// Keys and values of earlier tokens.
 type Past = Vec<(Vec<f64>, Vec<f64>)>;
 
 impl ReferenceLlama<'_> {
@@ -121,7 +121,7 @@ fn add(to: &mut [f64], what: &[f64]) {
 }
 
 #[test]
-fn logits_are_those_of_the_textbook() {
+fn logits_match_the_reference() {
     for family in ["llama", "qwen2", "qwen3"] {
         let mut model = loaded(&Sample::model(family), 1).unwrap();
         let right = ReferenceLlama { gguf: &model.gguf, it: &model.dimensions }.logits(&PROMPT);
@@ -129,47 +129,47 @@ fn logits_are_those_of_the_textbook() {
         let size = (right.iter().map(|it| it * it).sum::<f64>() / right.len() as f64).sqrt();
         let off = right.iter().zip(ours).map(|(right, ours)| (right - f64::from(*ours)).powi(2)).sum::<f64>();
         let off = (off / right.len() as f64).sqrt() / size;
-        // What eight bits cost: twice 1/254 of a block's largest, through two layers.
+        // The cost of int8: twice 1/254 of a block's maximum, through two layers.
         assert!(off < 0.03, "{family}: off by {off} of {size}");
     }
 }
 
 #[test]
-fn chunks_threads_and_the_past_change_nothing() {
+fn chunks_threads_and_history_do_not_change_logits() {
     let long: Vec<u32> = (0..150).map(|token| token * 7 % TOKENS as u32).collect();
     let beacon = Beacon::default();
     let mut model = loaded(&Sample::model("llama"), 1).unwrap().lean;
     let whole = model.read(&long, &beacon).unwrap().to_vec();
-    assert_eq!(model.keep(0), 0);
+    assert_eq!(model.keep_prefix(0), 0);
     let mut last = Vec::new();
     for token in &long {
         last = model.read(&[*token], &beacon).unwrap().to_vec();
     }
     assert_eq!(whole, last, "one by one");
-    assert_eq!(model.keep(40), 40);
+    assert_eq!(model.keep_prefix(40), 40);
     assert_eq!(whole, model.read(&long[40..], &beacon).unwrap(), "from the middle on");
     let mut other = loaded(&Sample::model("llama"), 2).unwrap().lean;
     assert_eq!(whole, other.read(&long, &beacon).unwrap(), "by two threads");
-    other.keep(149);
+    other.keep_prefix(149);
     assert_eq!(whole, other.read(&long[149..], &beacon).unwrap(), "the last by two threads");
 }
 
 #[test]
-fn a_stopped_prompt_leaves_nothing_behind() {
+fn stopped_prompt_leaves_no_state() {
     let beacon = Beacon::default();
     let mut model = loaded(&Sample::model("llama"), 1).unwrap().lean;
     let right = model.read(&PROMPT, &beacon).unwrap().to_vec();
-    model.keep(0);
+    model.keep_prefix(0);
     beacon.stop();
     assert_eq!(model.read(&PROMPT, &beacon).unwrap_err(), InferenceError::Stopped);
     assert_eq!(beacon.steps(), 2 + 1 + 1, "within one layer");
     beacon.resume();
-    model.keep(0);
+    model.keep_prefix(0);
     assert_eq!(model.read(&PROMPT, &beacon).unwrap(), right);
 }
 
 #[test]
-fn weights_that_do_not_fit_together_are_refused() {
+fn inconsistent_weights_are_refused() {
     let model = Sample::model("llama");
     let wrong_shape = model.clone().tensor("blk.1.ffn_up.weight", &[64, 64], 0, vec![0; 64 * 64 * 4]);
     let not_numbers =
@@ -184,13 +184,13 @@ fn weights_that_do_not_fit_together_are_refused() {
     let uneven = model.clone().number("llama.attention.head_count", 3);
     let absurd = model.number("llama.block_count", u32::MAX);
     for sample in [wrong_shape, not_numbers, poisoned, missing, uneven, absurd] {
-        let told = loaded(&sample, 1).map(|_| ());
-        assert!(matches!(told, Err(LoadError::Wrong { .. })), "{told:?}");
+        let result = loaded(&sample, 1).map(|_| ());
+        assert!(matches!(result, Err(LoadError::Wrong { .. })), "{result:?}");
     }
 }
 
 #[test]
-fn tokens_that_are_not_there_are_refused() {
+fn unknown_tokens_are_refused() {
     let mut model = loaded(&Sample::model("llama"), 1).unwrap().lean;
     for tokens in [vec![], vec![TOKENS as u32]] {
         assert!(matches!(model.read(&tokens, &Beacon::default()), Err(InferenceError::Input(_))));

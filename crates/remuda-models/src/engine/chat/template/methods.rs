@@ -1,4 +1,4 @@
-//! What templates call on their values: Jinja came from Python, and templates use its methods.
+//! The Python methods that templates call on their values.
 
 use std::time::{Duration, SystemTime};
 
@@ -50,7 +50,7 @@ fn on_text(text: &str, method: &str, args: &[Value]) -> Option<Value> {
         ("endswith", [with]) => Value::from(text.ends_with(with)),
         ("upper", []) => Value::from(text.to_uppercase()),
         ("lower", []) => Value::from(text.to_lowercase()),
-        // Replacing nothing by something would write without bound.
+        // Replacing the empty string would write without bound.
         ("replace", [from, to]) if !from.is_empty() && to.len() <= from.len() * 64 => {
             Value::from(text.replace(from, to))
         }
@@ -60,8 +60,8 @@ fn on_text(text: &str, method: &str, args: &[Value]) -> Option<Value> {
     })
 }
 
-/// As Python writes it: nothing is escaped for HTML.
-#[expect(clippy::needless_pass_by_value, reason = "filters are called so")]
+/// Like Python: nothing is escaped for HTML.
+#[expect(clippy::needless_pass_by_value, reason = "signature of a filter")]
 pub(super) fn json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
@@ -72,7 +72,7 @@ pub(super) fn json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from(text))
 }
 
-/// Today in UTC, by as much of `strftime` as templates use.
+/// The current date in UTC, with the `strftime` directives that templates use.
 pub(super) fn date(format: &str, now: SystemTime) -> String {
     const MONTHS: [&str; 12] = [
         "January",
@@ -119,7 +119,7 @@ pub(super) fn date(format: &str, now: SystemTime) -> String {
     text
 }
 
-/// Year, month and day of so many days after 1970-01-01 (Hinnant's `civil_from_days`).
+/// Year, month and day of a number of days after 1970-01-01 (Hinnant's `civil_from_days`).
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

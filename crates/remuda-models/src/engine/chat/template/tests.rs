@@ -13,28 +13,28 @@ fn rendered(source: &str, messages: &[(&str, &str)]) -> Result<String, String> {
 }
 
 #[test]
-fn a_conversation_becomes_the_text_that_was_trained_on() {
-    let told = rendered(CHATML, &[("system", "Be brief."), ("user", "Hi <b>")]);
+fn conversation_is_rendered_in_the_trained_format() {
+    let output = rendered(CHATML, &[("system", "Be brief."), ("user", "Hi <b>")]);
     let right = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi <b><|im_end|>\n<|im_start|>assistant\n";
-    assert_eq!(told.as_deref(), Ok(right), "nothing is escaped");
+    assert_eq!(output.as_deref(), Ok(right), "nothing is escaped");
 }
 
 #[test]
-fn templates_speak_python() {
+fn templates_may_call_python_methods() {
     let source = "{{ bos_token }}{%- for message in messages -%}
         {%- if loop.first and message.role != 'user' -%}{{ raise_exception('the user speaks first') }}{%- endif -%}
-        [{{ message['content'].strip() | upper }}]{{ message.get('name', 'nobody') }}
+        [{{ message['content'].strip() | upper }}]{{ message.get('name', 'none') }}
         {%- if 'x' in message.content %}{% continue %}{% endif -%}
         {{ message.content.split(' ')[-1] }}{{ message.items() | length }}{{ {'a': '<'} | tojson }}
     {%- endfor -%}{{ eos_token if not tools else '' }}";
-    let told = rendered(source, &[("user", " hey you"), ("user", "x")]);
-    assert_eq!(told.as_deref(), Ok("<s>[HEY YOU]nobodyyou2{\"a\":\"<\"}[X]nobody</s>"));
-    let told = rendered(source, &[("assistant", "hey")]).unwrap_err();
-    assert!(told.ends_with("the user speaks first"), "{told}");
+    let output = rendered(source, &[("user", " hey you"), ("user", "x")]);
+    assert_eq!(output.as_deref(), Ok("<s>[HEY YOU]noneyou2{\"a\":\"<\"}[X]none</s>"));
+    let output = rendered(source, &[("assistant", "hey")]).unwrap_err();
+    assert!(output.ends_with("the user speaks first"), "{output}");
 }
 
 #[test]
-fn a_template_that_would_not_end_is_ended() {
+fn endless_templates_are_stopped() {
     let deep = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
     let long = "{% for a in range(90000) %}{{ 'x' * 1000 }}{% endfor %}";
     let itself = "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}";
@@ -45,7 +45,7 @@ fn a_template_that_would_not_end_is_ended() {
 }
 
 #[test]
-fn today_is_written_as_asked() {
+fn date_follows_its_format() {
     let then = SystemTime::UNIX_EPOCH + Duration::from_secs(1_709_210_096);
     assert_eq!(
         methods::date("%d %b %Y, %A %H:%M:%S %B %m %q%", then),

@@ -15,7 +15,7 @@ impl Activations {
         let mut draw = RandomWeights(seed);
         let mut it = Activations { words: Vec::new(), scales: Vec::new() };
         for _ in 0..BLOCKS {
-            // The ends of the range are the ones that overflow.
+            // Values at the ends of the range, which overflow first.
             let bytes: [i8; BLOCK] =
                 std::array::from_fn(|place| if place < 8 { 127 } else { (draw.draw() * 127.0) as i8 });
             let sum: i32 = bytes.iter().map(|it| i32::from(*it)).sum();
@@ -54,7 +54,7 @@ fn close(ours: &[f32; LANES], right: &[f32; LANES]) {
 }
 
 #[test]
-fn every_cpu_computes_the_same_product() {
+fn every_kernel_computes_the_same_product() {
     let rows: Vec<Activations> = (0..4).map(Activations::drawn).collect();
     let rows = [rows[0].row(), rows[1].row(), rows[2].row(), rows[3].row()];
     let held: Vec<_> = (5..9).map(weights).collect();
@@ -84,7 +84,7 @@ fn every_cpu_computes_the_same_product() {
     }
 }
 
-/// A product does not depend on which others are computed with it, to the last bit, and is right.
+/// A product is correct, and bit-identical however many others are computed with it.
 fn check(
     groups: &[Group<'_>; 4],
     rows: &[Row<'_>; 4],

@@ -1,4 +1,4 @@
-//! The product with AVX-512 VNNI, which multiplies and adds four bytes a lane at once, and with AVX2.
+//! The kernels for AVX-512 VNNI, which multiplies and adds four bytes per lane, and for AVX2.
 
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _mm256_abs_epi8, _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_cvtph_ps,
@@ -13,7 +13,7 @@ use fearless_simd::{f32x8, f32x16, u8x32, u8x64, u16x8, u16x16};
 
 use super::{Group, LANES, Row, STREAMS, Sums, TILE, WORDS};
 
-/// All cut to the same length, which spares the loop its bounds checks.
+/// Slices everything to the same length, which removes bounds checks from the loop.
 macro_rules! cut {
     ($groups:ident, $groups_count:expr, $rows:ident, $rows_count:expr) => {{
         let blocks = $groups[0].quants.len();
@@ -45,8 +45,8 @@ macro_rules! avx512 {
                             $groups];
                     for word in 0..WORDS {
                         for (group, dots) in groups.iter().zip(&mut dots) {
-                            // Loaded where it is used, and so in the order of addresses: the compiler finds an order of
-                            // its own for an array of all eight, and memory is then read a third slower.
+                            // Loaded where it is used, so that addresses ascend: with an array of all eight the
+                            // compiler reorders the loads, and reading memory becomes a third slower.
                             let weights: __m512i =
                                 u8x64::from_slice(level, &group.quants[block].0[word]).into();
                             for (dot, row) in dots.iter_mut().zip(&rows) {
@@ -75,8 +75,8 @@ macro_rules! avx512 {
 macro_rules! avx2 {
     ($name:ident, $groups:expr, $rows:expr) => {
         fearless_simd::kernel!(
-            /// Without a dot product of bytes: absolute weights by activations that took over their signs, which stays
-            /// within 16 bits for a pair, since no weight is below -127.
+            /// Without an int8 dot product: absolute weights times activations with the weights' signs, which stays
+            /// within 16 bits for a pair because no weight is below -127.
             pub(super) fn $name(
                 level: Avx2,
                 groups: &[Group<'_>; $groups],
