@@ -197,7 +197,7 @@ impl JobCall {
 
 /// The job for a worker. The seed is drawn here, so that a retry produces the same answer.
 fn job_workflow(model: &str, mut request: ModelRequest) -> Result<Value, ApiError> {
-    request.draw_seed();
+    request.fix_seed();
     let mut workflow =
         serde_json::to_value(&request).map_err(|error| ApiError::bad_request(error.to_string()))?;
     workflow["model"] = json!(model);

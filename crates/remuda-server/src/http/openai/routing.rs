@@ -218,7 +218,7 @@ impl PendingAnswer {
     pub(super) async fn piece(&mut self) -> Result<Option<AnswerUpdate>, ApiError> {
         let piece = async {
             match &mut self.from {
-                AnswerSource::Own(ticket) => Ok(ticket.piece().await),
+                AnswerSource::Own(ticket) => Ok(ticket.next_update().await),
                 AnswerSource::Job(following) => following.piece().await,
             }
         };
