@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use remuda_models::fake::FakeEngine;
 use remuda_models::{
-    CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSnapshot, ModelSpec, PendingAnswer,
+    AnswerHandle, CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSnapshot, ModelSpec,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -61,7 +61,7 @@ fn pool(folder: &Path, kind: &str, copies: u32, settings: ModelPoolSettings) -> 
     Ok(pool)
 }
 
-fn ask(pool: &ModelPool, texts: &[&str]) -> io::Result<PendingAnswer> {
+fn ask(pool: &ModelPool, texts: &[&str]) -> io::Result<AnswerHandle> {
     let texts = texts.iter().map(|text| (*text).to_owned()).collect();
     pool.call("m", ModelRequest::TextEmbedding { texts }, CallOptions::default()).map_err(io::Error::other)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use remuda_models::fake::FakeEngine;
 use remuda_models::{
-    CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PendingAnswer,
+    AnswerHandle, CallOptions, Engines, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec,
 };
 
 /// A sixth of the default, as a harder test.
@@ -97,7 +97,7 @@ fn soak(time: Duration, job_seconds: u64) -> io::Result<u64> {
     Ok(deaths + failed)
 }
 
-fn ask(pool: &ModelPool, model: &str, seconds: u64) -> io::Result<PendingAnswer> {
+fn ask(pool: &ModelPool, model: &str, seconds: u64) -> io::Result<AnswerHandle> {
     let request = ModelRequest::TextEmbedding { texts: vec![format!("!spin {}", seconds * 1000)] };
     pool.call(model, request, CallOptions::default()).map_err(io::Error::other)
 }

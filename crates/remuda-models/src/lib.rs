@@ -4,7 +4,7 @@
 //!  call ──▶ Prepare (caller's thread: tokens, checks) ──▶ one bounded queue per model ──▶ a copy takes a batch
 //!                                                              ▲                            │  LoadedModel::answer, advancing its Beacon
 //!                                  parts of a dead copy return │                            ▼
-//!  PendingAnswer ◀── answer or error ◀──────────────────┴──────────── supervisor: exit, progress, correctness
+//!  AnswerHandle ◀── answer or error ◀──────────────────┴──────────── supervisor: exit, progress, correctness
 //! ```
 //!
 //! A *copy* is one loaded model with the thread or child process that runs it. A busy copy is not a dead copy, so the
@@ -19,6 +19,8 @@ pub mod child;
 pub mod engine;
 pub mod failure;
 pub mod fake;
+#[cfg(feature = "fetch")]
+pub mod fetch;
 mod golden;
 pub mod model;
 pub mod pool;
@@ -34,7 +36,7 @@ pub use self::beacon::{Beacon, Stopped};
 pub use self::engine::engines;
 pub use self::failure::{InferenceError, LoadError, ModelError};
 pub use self::model::LoadedModel;
-pub use self::pool::{CallOptions, ChildCommand, Escalation, ModelPool, ModelPoolSettings, PendingAnswer};
+pub use self::pool::{AnswerHandle, CallOptions, ChildCommand, Escalation, ModelPool, ModelPoolSettings};
 pub use self::request::{AnswerUpdate, ModelAnswer, ModelRequest, PartAnswer, RequestPart};
 pub use self::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 pub use self::supervisor::{CardSnapshot, CopySnapshot, ExitReason, ModelSnapshot, PoolSnapshot};

@@ -4,10 +4,10 @@
 //! a thread or child process per copy, a supervisor thread that reads beacons and reaps ended copies, and the pending
 //! answers of callers. Nothing here queries a copy to learn whether it is alive.
 
+mod answer_handle;
 mod copy_handle;
 mod liveness;
 mod model_runtime;
-mod pending_answer;
 mod ping;
 mod process;
 mod shared;
@@ -22,8 +22,8 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc};
 
+pub use self::answer_handle::{AnswerHandle, CallOptions};
 use self::model_runtime::{ModelRuntime, fingerprint};
-pub use self::pending_answer::{CallOptions, PendingAnswer};
 pub use self::process::ChildCommand;
 use self::shared::PoolShared;
 pub(crate) use self::thread::message;
@@ -31,7 +31,7 @@ use crate::backend::{Batching, Engines, ModelInfo};
 use crate::failure::{LoadError, ModelError};
 use crate::request::ModelRequest;
 use crate::spec::{Device, ModelSpec};
-use crate::supervisor::{PoolEvent, PoolSnapshot, ServingConfig, Supervisor, SupervisorLimits};
+use crate::supervisor::{PoolSnapshot, ServingConfig, Supervisor, SupervisorEvent, SupervisorLimits};
 use crate::sync;
 
 #[derive(Clone, Debug)]
@@ -180,7 +180,7 @@ impl ModelPool {
         }
         state.served.insert(model, Arc::new(runtime));
         drop(state);
-        self.0.shared.apply(PoolEvent::AddModel(terms));
+        self.0.shared.apply(SupervisorEvent::AddModel(terms));
         Ok(found)
     }
 
@@ -196,7 +196,7 @@ impl ModelPool {
         model: &str,
         mut request: ModelRequest,
         terms: CallOptions,
-    ) -> Result<PendingAnswer, ModelError> {
+    ) -> Result<AnswerHandle, ModelError> {
         let runtime = self.runtime(model)?;
         let (can, asked) = (runtime.found.capability, request.capability());
         if can != asked {
@@ -208,7 +208,7 @@ impl ModelPool {
         let deadline = terms.deadline.map(|deadline| shared.at(deadline));
         let (sender, updates) = mpsc::unbounded_channel();
         let (request, answer) = shared.submit(Arc::from(model), parts, deadline, sender)?;
-        Ok(PendingAnswer::new(model.to_owned(), answer, updates, Arc::clone(shared), request))
+        Ok(AnswerHandle::new(model.to_owned(), answer, updates, Arc::clone(shared), request))
     }
 
     fn runtime(&self, model: &str) -> Result<Arc<ModelRuntime>, ModelError> {
@@ -233,7 +233,7 @@ impl ModelPool {
     /// returns when every copy has joined or was reaped. Hung threads are left behind after the same time again.
     pub fn close(&self, within: Duration) {
         let shared = &self.0.shared;
-        shared.apply(PoolEvent::Close { until: shared.now() + within });
+        shared.apply(SupervisorEvent::Close { until: shared.now() + within });
         shared.wait_until_closed(within * 2 + CLOSING);
         if shared.state().is_closed()
             && let Some(supervisor) = sync::lock(&self.0.supervisor).take()
@@ -248,7 +248,7 @@ const CLOSING: Duration = Duration::from_secs(2);
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.shared.apply(PoolEvent::Close { until: self.shared.now() });
+        self.shared.apply(SupervisorEvent::Close { until: self.shared.now() });
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct SupervisorLimits {
 }
 
 #[derive(Debug)]
-pub(crate) enum PoolEvent {
+pub(crate) enum SupervisorEvent {
     AddModel(ServingConfig),
     Submit {
         request: RequestId,
@@ -113,7 +113,7 @@ pub(crate) enum PoolEvent {
 }
 
 #[derive(Debug)]
-pub(crate) enum PoolEffect {
+pub(crate) enum SupervisorEffect {
     Start {
         copy: CopyId,
         model: Arc<str>,
@@ -170,7 +170,7 @@ pub(crate) struct Supervisor {
     closes_at: Option<Duration>,
     /// Answers to runs that were no longer current.
     stale: u64,
-    effects: Vec<PoolEffect>,
+    effects: Vec<SupervisorEffect>,
 }
 
 impl Supervisor {
@@ -190,27 +190,27 @@ impl Supervisor {
         }
     }
 
-    pub(crate) fn step(&mut self, now: Duration, event: PoolEvent) -> Vec<PoolEffect> {
+    pub(crate) fn step(&mut self, now: Duration, event: SupervisorEvent) -> Vec<SupervisorEffect> {
         match event {
-            PoolEvent::AddModel(terms) => {
+            SupervisorEvent::AddModel(terms) => {
                 if let Some(bytes) = terms.device_bytes {
                     self.memory.extend(terms.device, bytes);
                 }
                 self.served.insert(Arc::clone(&terms.model), ServedModel::new(terms, now));
             }
-            PoolEvent::Submit { request, model, parts, deadline } => {
+            SupervisorEvent::Submit { request, model, parts, deadline } => {
                 self.submit(now, request, model, parts, deadline)
             }
-            PoolEvent::Cancel(request) => self.cancel(request),
-            PoolEvent::Loaded(copy) => self.loaded(now, copy),
-            PoolEvent::Streamed { copy, run, update } => self.streamed(copy, run, update),
-            PoolEvent::Finished { copy, run, outcome } => self.done(now, copy, run, outcome),
-            PoolEvent::Died { copy, why } => self.mark_dead(now, copy, why),
-            PoolEvent::Reaped(copy) => self.reaped(now, copy),
-            PoolEvent::BeaconRead { copy, steps } => self.beacon_read(now, copy, steps),
-            PoolEvent::PingUnanswered(copy) => self.ping_unanswered(now, copy),
-            PoolEvent::Tick => self.maintain(now),
-            PoolEvent::Close { until } => {
+            SupervisorEvent::Cancel(request) => self.cancel(request),
+            SupervisorEvent::Loaded(copy) => self.loaded(now, copy),
+            SupervisorEvent::Streamed { copy, run, update } => self.streamed(copy, run, update),
+            SupervisorEvent::Finished { copy, run, outcome } => self.done(now, copy, run, outcome),
+            SupervisorEvent::Died { copy, why } => self.mark_dead(now, copy, why),
+            SupervisorEvent::Reaped(copy) => self.reaped(now, copy),
+            SupervisorEvent::BeaconRead { copy, steps } => self.beacon_read(now, copy, steps),
+            SupervisorEvent::PingUnanswered(copy) => self.ping_unanswered(now, copy),
+            SupervisorEvent::Tick => self.maintain(now),
+            SupervisorEvent::Close { until } => {
                 self.closes_at = Some(self.closes_at.map_or(until, |at| at.min(until)))
             }
         }
@@ -250,7 +250,7 @@ impl Supervisor {
         let Some(served) = self.served.get_mut(&model) else { return };
         if let Some(refusal) = refusal {
             served.counters.refused += 1;
-            return self.effects.push(PoolEffect::Answer { request, answer: Err(refusal) });
+            return self.effects.push(SupervisorEffect::Answer { request, answer: Err(refusal) });
         }
         served.used_at = now;
         let tokens: Vec<usize> = parts.iter().map(RequestPart::tokens).collect();
@@ -259,7 +259,7 @@ impl Supervisor {
             pending.waiting.insert(served.queue.push_back(QueuedPart::new(request, index, part)));
         }
         if let Some(answer) = pending.whole() {
-            return self.effects.push(PoolEffect::Answer { request, answer: Ok(answer) });
+            return self.effects.push(SupervisorEffect::Answer { request, answer: Ok(answer) });
         }
         self.requests.insert(request, pending);
     }
@@ -310,7 +310,7 @@ impl Supervisor {
                 streamed_bytes: 0,
                 is_stopped: false,
             });
-            self.effects.push(PoolEffect::Run { copy: id, run, parts });
+            self.effects.push(SupervisorEffect::Run { copy: id, run, parts });
         }
     }
 
@@ -328,7 +328,7 @@ impl Supervisor {
         copy.reset_silence(now);
         copy.state = CopyState::Testing(run);
         let parts = vec![Arc::new(served.config.golden.clone())];
-        self.effects.push(PoolEffect::Run { copy: id, run, parts });
+        self.effects.push(SupervisorEffect::Run { copy: id, run, parts });
     }
 
     fn beacon_read(&mut self, now: Duration, id: CopyId, steps: u64) {

@@ -198,3 +198,23 @@ fn loading_can_be_stopped() {
     let error = Onnx.load(&ModelSpec::new("it", fixture("picture.onnx")), &beacon).unwrap_err();
     assert_eq!(error, LoadError::Stopped);
 }
+
+/// A classifier with a `labels.txt` next to it names what it sees; a list of the wrong length is refused.
+#[test]
+fn classifier_labels_are_returned_likeliest_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = folder.path().join("model.onnx");
+    std::fs::copy(fixture("picture.onnx"), &graph).unwrap();
+    std::fs::write(folder.path().join("labels.txt"), "cat\ndog\nhorse\nowl\n").unwrap();
+    let request = ModelRequest::ImageEmbedding { images: vec![picture(9, 9, ImageFormat::Png)] };
+    let answer = ask(&pool(&graph), request).unwrap();
+    let [PartAnswer::ImageVector(image)] = &answer.parts[..] else { panic!("{answer:?}") };
+    assert!(near(&image.vector, &COLOUR_VECTOR), "{:?}", image.vector);
+    let names: Vec<_> = image.labels.iter().map(|label| label.name.as_str()).collect();
+    assert_eq!(names, ["cat", "dog", "horse", "owl"], "in the order of the scores");
+    let sum: f32 = image.labels.iter().map(|label| label.confidence).sum();
+    assert!((sum - 1.0).abs() < 1e-5, "{:?}", image.labels);
+    std::fs::write(folder.path().join("labels.txt"), "cat\ndog\n").unwrap();
+    let error = Onnx.inspect(&ModelSpec::new("it", &graph)).unwrap_err();
+    assert!(error.to_string().contains("another number of classes"), "{error}");
+}

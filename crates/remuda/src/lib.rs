@@ -5,9 +5,6 @@
 
 #[doc(hidden)]
 pub mod cli;
-#[cfg(feature = "models")]
-#[doc(hidden)]
-pub mod models;
 mod workflow_pool;
 
 pub use self::workflow_pool::{

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use anyhow::{Context as _, bail};
 use remuda_models::request::{Chat, ChatMessage, Sampling};
-use remuda_models::{CallOptions, ModelSpec, PartAnswer, ModelPool, ModelPoolSettings, ModelRequest, engines};
+use remuda_models::{
+    CallOptions, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer, engines,
+};
 
 use super::cpu_time::median;
 use super::supervision::{self, Used};

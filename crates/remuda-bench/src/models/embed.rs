@@ -7,7 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use remuda_models::{CallOptions, ModelSpec, PartAnswer, ModelPool, ModelPoolSettings, Precision, ModelRequest, engines};
+use remuda_models::{
+    CallOptions, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec, PartAnswer, Precision, engines,
+};
 
 use super::cpu_time::{self, median};
 use super::python_baseline::{OTHERS, PythonBaseline};
@@ -84,9 +86,11 @@ fn workloads(model: &Path) -> anyhow::Result<Vec<(String, Vec<String>)>> {
 
     let spec = ModelSpec::new("embed", model);
     let words = engines().find(&spec)?.0.prepare(&spec)?;
-    let request =
-        ModelRequest::TextEmbedding { texts: workloads.iter().flat_map(|(_, texts)| texts.clone()).collect() };
-    let lengths: Vec<usize> = words.prepare(request)?.iter().map(remuda_models::RequestPart::tokens).collect();
+    let request = ModelRequest::TextEmbedding {
+        texts: workloads.iter().flat_map(|(_, texts)| texts.clone()).collect(),
+    };
+    let lengths: Vec<usize> =
+        words.prepare(request)?.iter().map(remuda_models::RequestPart::tokens).collect();
     let wanted = [32; 41].into_iter().chain([128; 41]).chain(texts::MIXED);
     ensure!(wanted.eq(lengths), "the texts are not as long in this model's tokens as they should be");
     Ok(workloads)

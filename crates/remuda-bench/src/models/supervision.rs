@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use remuda_models::fake::FakeEngine;
-use remuda_models::{Isolation, ModelSpec, ModelPool, ModelPoolSettings, engines};
+use remuda_models::{Isolation, ModelPool, ModelPoolSettings, ModelSpec, engines};
 
 use super::cpu_time::{self, median};
 use super::{embed, texts};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::ModelPool;
 use super::copy_handle::CopyOrder;
 use super::shared::PoolShared;
-use crate::supervisor::{CopyId, PoolEvent, PoolSnapshot};
+use crate::supervisor::{CopyId, PoolSnapshot, SupervisorEvent};
 use crate::sync::wait_for;
 
 /// How long a pong is awaited.
@@ -72,7 +72,7 @@ impl PoolShared {
         let is_alive = state.supervisor.is_alive(copy);
         drop(state);
         if is_alive && !is_answered && !is_watched {
-            self.apply(PoolEvent::PingUnanswered(copy));
+            self.apply(SupervisorEvent::PingUnanswered(copy));
         }
         // For a working copy the beacon decides, and it has not decided against this one.
         is_alive && (is_answered || is_watched)

@@ -22,7 +22,7 @@ use super::shared::PoolShared;
 use crate::beacon::Beacon;
 use crate::child::frame::{self, FromChild, ToChild};
 use crate::failure::LoadError;
-use crate::supervisor::{CopyId, ExitReason, PoolEvent, RunId};
+use crate::supervisor::{CopyId, ExitReason, RunId, SupervisorEvent};
 use crate::sync::thread;
 
 /// The command of a program that calls [`child::run`](crate::child::run).
@@ -166,10 +166,10 @@ fn read(
     let mut from_child = BufReader::new(from_child);
     loop {
         match frame::read(&mut from_child) {
-            Ok(Some(FromChild::Loaded)) => shared.apply(PoolEvent::Loaded(copy)),
+            Ok(Some(FromChild::Loaded)) => shared.apply(SupervisorEvent::Loaded(copy)),
             Ok(Some(FromChild::Update { run, update })) => shared.stream(copy, RunId(run), update),
             Ok(Some(FromChild::Done { run, outcome })) => {
-                shared.apply(PoolEvent::Finished { copy, run: RunId(run), outcome });
+                shared.apply(SupervisorEvent::Finished { copy, run: RunId(run), outcome });
             }
             Ok(Some(FromChild::Pong { nonce, steps })) => shared.pong(copy, Nonce(nonce), beacon, steps),
             Ok(Some(FromChild::NotLoaded(LoadError::Stopped))) => return Some(ExitReason::Requested),

@@ -11,15 +11,17 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast;
 use tracing::{error, info, warn};
 
+use super::answer_handle::AnswerSender;
 use super::copy_handle::{CopyHandle, CopyOrder};
-use super::pending_answer::AnswerSender;
 use super::ping::{Nonce, PingTable};
 use super::process::Process;
 use super::{Escalation, ModelRuntime};
 use crate::beacon::Beacon;
 use crate::failure::ModelError;
 use crate::request::{AnswerUpdate, ModelAnswer, PartAnswer, RequestPart};
-use crate::supervisor::{CopyId, ExitReason, PoolEffect, PoolEvent, RequestId, RunId, Supervisor};
+use crate::supervisor::{
+    CopyId, ExitReason, RequestId, RunId, Supervisor, SupervisorEffect, SupervisorEvent,
+};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, thread, wait, wait_for};
 
 pub(crate) struct PoolShared {
@@ -87,7 +89,7 @@ impl PoolShared {
     }
 
     /// Feeds an event to the supervisor and runs the effects.
-    pub(super) fn apply(self: &Arc<Self>, event: PoolEvent) {
+    pub(super) fn apply(self: &Arc<Self>, event: SupervisorEvent) {
         let mut state = self.state();
         self.step(&mut state, event);
         let deferred = self.take_deferred(&mut state);
@@ -96,7 +98,7 @@ impl PoolShared {
     }
 
     /// Returns the time of the step.
-    fn step(&self, state: &mut State, event: PoolEvent) -> Duration {
+    fn step(&self, state: &mut State, event: SupervisorEvent) -> Duration {
         let now = self.now();
         for effect in state.supervisor.step(now, event) {
             self.run_effect(state, effect);
@@ -107,45 +109,45 @@ impl PoolShared {
         now
     }
 
-    fn run_effect(&self, state: &mut State, effect: PoolEffect) {
+    fn run_effect(&self, state: &mut State, effect: SupervisorEffect) {
         match effect {
-            PoolEffect::Start { copy, model } => {
+            SupervisorEffect::Start { copy, model } => {
                 let Some(runtime) = state.served.get(&model) else { return };
                 let handle = CopyHandle::default();
                 state.deferred.push(DeferredEffect::Start(copy, Arc::clone(runtime), handle.beacon.clone()));
                 state.copies.insert(copy, handle);
             }
-            PoolEffect::Run { copy, run, parts } => {
+            SupervisorEffect::Run { copy, run, parts } => {
                 state.order(copy, CopyOrder::Run { run, parts, is_stopped: false });
             }
-            PoolEffect::Stop { copy, run } => state.stop(copy, run),
-            PoolEffect::Quit(copy) => state.quit(copy),
-            PoolEffect::Kill(copy) => {
+            SupervisorEffect::Stop { copy, run } => state.stop(copy, run),
+            SupervisorEffect::Quit(copy) => state.quit(copy),
+            SupervisorEffect::Kill(copy) => {
                 state.quit(copy);
                 let process = state.copies.get(&copy).and_then(|handle| handle.process.as_ref());
                 process.inspect(|process| process.kill());
             }
-            PoolEffect::Stream { request, update } => {
+            SupervisorEffect::Stream { request, update } => {
                 if let Some(waiting) = state.waiting.get(&request) {
                     drop(waiting.updates.send(update));
                 }
             }
-            PoolEffect::Answer { request, answer } => {
+            SupervisorEffect::Answer { request, answer } => {
                 if let Some(waiting) = state.waiting.remove(&request) {
                     drop(waiting.answer.send(answer));
                 }
             }
-            PoolEffect::Removed { copy, model, why: ExitReason::Requested } => {
+            SupervisorEffect::Removed { copy, model, why: ExitReason::Requested } => {
                 info!(worker_id = copy.0, model_key = &*model, "copy ended on request");
             }
-            PoolEffect::Removed { copy, model, why } => {
+            SupervisorEffect::Removed { copy, model, why } => {
                 warn!(worker_id = copy.0, model_key = &*model, %why, "removed a dead copy");
             }
-            PoolEffect::StoreReference { model, answer } => {
+            SupervisorEffect::StoreReference { model, answer } => {
                 let runtime = state.served.get(&model).map(Arc::clone);
                 state.deferred.extend(runtime.map(|runtime| DeferredEffect::Remember(runtime, answer)));
             }
-            PoolEffect::Escalate { model, why } => {
+            SupervisorEffect::Escalate { model, why } => {
                 error!(model_key = &*model, why, "model cannot be kept alive; its owner has to act");
                 drop(self.escalations.send(Escalation { model: model.to_string(), why }));
             }
@@ -177,18 +179,18 @@ impl PoolShared {
                 self.supervisor_wake.notify_all();
             }
             Err(error) => {
-                self.apply(PoolEvent::Died {
+                self.apply(SupervisorEvent::Died {
                     copy,
                     why: ExitReason::Exited(format!("thread could not be started: {error}")),
                 });
-                self.apply(PoolEvent::Reaped(copy));
+                self.apply(SupervisorEvent::Reaped(copy));
             }
         }
     }
 
     /// Reports the exit of a copy after everything it owned was dropped.
     pub(super) fn copy_ended(self: &Arc<Self>, copy: CopyId, why: ExitReason) {
-        self.apply(PoolEvent::Died { copy, why });
+        self.apply(SupervisorEvent::Died { copy, why });
         if let Some(handle) = self.state().copies.get_mut(&copy) {
             handle.has_ended = true;
         }
@@ -222,7 +224,7 @@ impl PoolShared {
         if waiting.is_none_or(|waiting| waiting.updates.is_closed()) {
             return;
         }
-        self.step(&mut state, PoolEvent::Streamed { copy, run, update });
+        self.step(&mut state, SupervisorEvent::Streamed { copy, run, update });
         let deferred = self.take_deferred(&mut state);
         drop(state);
         self.run_deferred(deferred);
@@ -241,7 +243,7 @@ impl PoolShared {
         state.last_request += 1;
         let request = RequestId(state.last_request);
         state.waiting.insert(request, AnswerSender { answer, updates });
-        self.step(&mut state, PoolEvent::Submit { request, model, parts, deadline });
+        self.step(&mut state, SupervisorEvent::Submit { request, model, parts, deadline });
         let deferred = self.take_deferred(&mut state);
         let is_waiting = state.waiting.contains_key(&request);
         drop(state);
@@ -261,7 +263,7 @@ impl PoolShared {
     pub(super) fn cancel(self: &Arc<Self>, request: RequestId) {
         let is_waited_for = self.state().waiting.remove(&request).is_some();
         if is_waited_for {
-            self.apply(PoolEvent::Cancel(request));
+            self.apply(SupervisorEvent::Cancel(request));
         }
     }
 
@@ -271,7 +273,7 @@ impl PoolShared {
         for (copy, handle) in finished {
             // The copy has reported its exit and the thread is finished, so this does not block.
             drop(handle.join());
-            self.apply(PoolEvent::Reaped(copy));
+            self.apply(SupervisorEvent::Reaped(copy));
             self.state().copies.remove(&copy);
         }
         let mut state = self.state();
@@ -280,7 +282,7 @@ impl PoolShared {
         }
         // Something may become due between this step and the sleep, so the wake-up time is computed from this step's
         // clock.
-        let now = self.step(&mut state, PoolEvent::Tick);
+        let now = self.step(&mut state, SupervisorEvent::Tick);
         let deferred = self.take_deferred(&mut state);
         if !deferred.is_empty() {
             drop(state);
@@ -315,7 +317,7 @@ impl PoolShared {
             handle.pinged = Some(nonce);
             state.order(copy, CopyOrder::Ping(nonce));
         }
-        self.step(state, PoolEvent::BeaconRead { copy, steps });
+        self.step(state, SupervisorEvent::BeaconRead { copy, steps });
     }
 
     pub(super) fn attach_process(&self, copy: CopyId, process: Arc<Process>) {

@@ -10,7 +10,7 @@ use super::shared::PoolShared;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::request::RequestPart;
-use crate::supervisor::{CopyId, ExitReason, PoolEvent};
+use crate::supervisor::{CopyId, ExitReason, SupervisorEvent};
 
 /// Runs a copy on the current thread. However it ends, the model is dropped before the exit is reported.
 pub(super) fn run(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) {
@@ -25,13 +25,13 @@ fn live(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: 
         Err(LoadError::Stopped) => return ExitReason::Requested,
         Err(error) => return ExitReason::Load(error),
     };
-    shared.apply(PoolEvent::Loaded(copy));
+    shared.apply(SupervisorEvent::Loaded(copy));
     loop {
         match shared.next_order(copy) {
             CopyOrder::Run { run, parts, .. } => {
                 let batch: Vec<RequestPart> = parts.iter().map(|part| RequestPart::clone(part)).collect();
                 let outcome = model.answer(&batch, beacon, &mut |update| shared.stream(copy, run, update));
-                shared.apply(PoolEvent::Finished { copy, run, outcome });
+                shared.apply(SupervisorEvent::Finished { copy, run, outcome });
             }
             // A thread reads its beacon, and so does the supervisor.
             CopyOrder::Stop(_) | CopyOrder::Ping(_) => {}

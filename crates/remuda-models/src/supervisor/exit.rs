@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::model_copy::{CopyState, ExitReason};
 use super::queue::QueuedPart;
-use super::{CopyId, PoolEffect, Supervisor};
+use super::{CopyId, Supervisor, SupervisorEffect};
 use crate::failure::InferenceError;
 
 /// A part in flight during two deaths is not given to a third copy.
@@ -17,7 +17,7 @@ const STABLE_AFTER: Duration = Duration::from_secs(10);
 impl Supervisor {
     /// Kills a copy that did not end by itself.
     pub(super) fn kill_copy(&mut self, now: Duration, id: CopyId, why: ExitReason) {
-        self.effects.push(PoolEffect::Kill(id));
+        self.effects.push(SupervisorEffect::Kill(id));
         self.mark_dead(now, id, why);
     }
 
@@ -40,7 +40,7 @@ impl Supervisor {
             let budget = (self.limits.deaths_max, self.limits.crash_loop_pause);
             if served.slots[slot].died(now, &why, was_stable, budget) {
                 let why = format!("{} deaths in a row; the last copy {why}", served.slots[slot].deaths);
-                self.effects.push(PoolEffect::Escalate { model: Arc::clone(&model), why });
+                self.effects.push(SupervisorEffect::Escalate { model: Arc::clone(&model), why });
             }
             if why != ExitReason::Requested {
                 served.why = Some(why.clone());
@@ -52,7 +52,7 @@ impl Supervisor {
         if matches!(why, ExitReason::Load(crate::LoadError::Memory { .. })) {
             self.evict_one_idle(now, id);
         }
-        self.effects.push(PoolEffect::Removed { copy: id, model, why });
+        self.effects.push(SupervisorEffect::Removed { copy: id, model, why });
     }
 
     /// Returns a part to the queue for another copy, or fails it. The text streamed so far stays with the part.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::model_copy::{BatchRun, CopyState, ExitReason};
 use super::queue::QueuedPart;
-use super::{CopyId, PoolEffect, RequestId, RunId, Supervisor};
+use super::{CopyId, RequestId, RunId, Supervisor, SupervisorEffect};
 use crate::failure::{InferenceError, ModelError};
 use crate::golden;
 use crate::request::{ModelAnswer, PartAnswer};
@@ -47,7 +47,7 @@ impl Supervisor {
         };
         copy.idle_since = now;
         if matches!(copy.state, CopyState::Draining(_)) {
-            self.effects.push(PoolEffect::Quit(id));
+            self.effects.push(SupervisorEffect::Quit(id));
         }
         match outcome {
             Ok(answers) if answers.len() == finished.items.len() => self.answered(now, id, finished, answers),
@@ -212,7 +212,7 @@ impl Supervisor {
         let first = outcome.ok().and_then(|mut answers| answers.pop()).filter(|_| known.is_none());
         if let Some(answer) = first {
             served.config.reference = Some(answer.clone());
-            self.effects.push(PoolEffect::StoreReference { model: Arc::clone(&copy.model), answer });
+            self.effects.push(SupervisorEffect::StoreReference { model: Arc::clone(&copy.model), answer });
         }
     }
 
@@ -226,7 +226,7 @@ impl Supervisor {
 
     pub(super) fn answer(&mut self, request: RequestId, answer: Result<ModelAnswer, ModelError>) {
         self.release(request);
-        self.effects.push(PoolEffect::Answer { request, answer });
+        self.effects.push(SupervisorEffect::Answer { request, answer });
     }
 
     /// Removes an ended request: queued parts are dropped, and a run is stopped if no request needs its batch.
@@ -244,7 +244,7 @@ impl Supervisor {
             let is_wanted = run.items.iter().any(|item| self.requests.is_wanted(item.request));
             if !is_wanted && !run.is_stopped {
                 run.is_stopped = true;
-                self.effects.push(PoolEffect::Stop { copy: id, run: run.id });
+                self.effects.push(SupervisorEffect::Stop { copy: id, run: run.id });
             }
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::model_copy::{CopyState, ExitReason, ModelCopy};
 use super::served_model::ServingConfig;
-use super::{CopyId, PoolEffect, Supervisor};
+use super::{CopyId, Supervisor, SupervisorEffect};
 use crate::failure::ModelError;
 use crate::spec::Device;
 
@@ -28,7 +28,7 @@ impl Supervisor {
                 place.copy = Some(id);
                 place.lacks_memory_since = None;
                 self.copies.insert(id, ModelCopy::new(id, Arc::clone(model), slot, now));
-                self.effects.push(PoolEffect::Start { copy: id, model: Arc::clone(model) });
+                self.effects.push(SupervisorEffect::Start { copy: id, model: Arc::clone(model) });
                 continue;
             }
             place.lacks_memory_since.get_or_insert(now);
@@ -102,7 +102,7 @@ impl Supervisor {
             | CopyState::Ready
             | CopyState::Draining(_)
             | CopyState::Dead(_) => {
-                self.effects.push(PoolEffect::Quit(id));
+                self.effects.push(SupervisorEffect::Quit(id));
                 CopyState::Draining(None)
             }
         };
@@ -135,7 +135,7 @@ impl Supervisor {
             served.is_shortage_escalated = lacks_room;
         }
         if is_new_shortage {
-            self.effects.push(PoolEffect::Escalate { model: Arc::clone(model), why: why.clone() });
+            self.effects.push(SupervisorEffect::Escalate { model: Arc::clone(model), why: why.clone() });
         }
         for request in waiting {
             if self.requests.is_wanted(request) {
@@ -183,7 +183,7 @@ impl Supervisor {
         }
         if now >= until {
             let rest = self.copies.values().filter(|copy| !copy.is_dead()).map(|copy| copy.id);
-            self.effects.extend(rest.map(PoolEffect::Kill));
+            self.effects.extend(rest.map(SupervisorEffect::Kill));
         }
     }
 

@@ -7,7 +7,7 @@
 //!  delivered     h e l l o   w o r l d        a different beginning: the request fails
 //! ```
 
-use super::{CopyId, PoolEffect, RunId, Supervisor};
+use super::{CopyId, RunId, Supervisor, SupervisorEffect};
 use crate::request::{AnswerUpdate, PartAnswer};
 
 #[derive(Clone, Debug, Default)]
@@ -53,13 +53,15 @@ impl Supervisor {
         let request = item.request;
         let AnswerUpdate::Text(text) = update else {
             // Progress may be reported twice.
-            return self.effects.push(PoolEffect::Stream { request, update });
+            return self.effects.push(SupervisorEffect::Stream { request, update });
         };
         let at = current.streamed_bytes;
         current.streamed_bytes += text.len();
         match item.streamed.append(at, &text) {
             Ok(new) if new.is_empty() => {}
-            Ok(new) => self.effects.push(PoolEffect::Stream { request, update: AnswerUpdate::Text(new) }),
+            Ok(new) => {
+                self.effects.push(SupervisorEffect::Stream { request, update: AnswerUpdate::Text(new) })
+            }
             Err(Diverged) => self.fail_diverged(request),
         }
     }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use remuda_models::fake::FakeEngine;
 use remuda_models::request::{Chat, ChatMessage, Sampling};
 use remuda_models::{
-    CallOptions, ChildCommand, Engines, ModelAnswer, ModelError, ModelPool, ModelPoolSettings, ModelRequest,
-    ModelSnapshot, ModelSpec, PendingAnswer,
+    AnswerHandle, CallOptions, ChildCommand, Engines, ModelAnswer, ModelError, ModelPool, ModelPoolSettings,
+    ModelRequest, ModelSnapshot, ModelSpec,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -65,11 +65,11 @@ impl PoolFixture {
         })
     }
 
-    pub(crate) fn ask(&self, text: &str) -> PendingAnswer {
+    pub(crate) fn ask(&self, text: &str) -> AnswerHandle {
         self.try_ask(text).unwrap()
     }
 
-    pub(crate) fn try_ask(&self, text: &str) -> Result<PendingAnswer, ModelError> {
+    pub(crate) fn try_ask(&self, text: &str) -> Result<AnswerHandle, ModelError> {
         let request = ModelRequest::TextEmbedding { texts: vec![text.to_owned()] };
         self.pool.call("embed", request, CallOptions { deadline: Some(Instant::now() + LONG) })
     }

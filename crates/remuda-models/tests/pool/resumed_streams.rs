@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use remuda_models::request::{Chat, ChatMessage, Sampling};
 use remuda_models::{
-    AnswerUpdate, CallOptions, InferenceError, ModelAnswer, ModelError, ModelPoolSettings, ModelRequest,
-    ModelSnapshot, PartAnswer, PendingAnswer,
+    AnswerHandle, AnswerUpdate, CallOptions, InferenceError, ModelAnswer, ModelError, ModelPoolSettings,
+    ModelRequest, ModelSnapshot, PartAnswer,
 };
 use rustix::process::Signal;
 
@@ -21,7 +21,7 @@ pub(crate) fn chatting(settings: ModelPoolSettings, kind: &str) -> PoolFixture {
     fixture
 }
 
-pub(crate) fn say(fixture: &PoolFixture, text: &str) -> PendingAnswer {
+pub(crate) fn say(fixture: &PoolFixture, text: &str) -> AnswerHandle {
     ask(fixture, chat(text))
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-fn ask(fixture: &PoolFixture, request: ModelRequest) -> PendingAnswer {
+fn ask(fixture: &PoolFixture, request: ModelRequest) -> AnswerHandle {
     fixture.pool.call("chat", request, CallOptions { deadline: Some(Instant::now() + LONG) }).unwrap()
 }
 
@@ -38,7 +38,7 @@ fn model(fixture: &PoolFixture) -> ModelSnapshot {
 }
 
 /// Collects the text until the stream ends.
-async fn collect(pending: &mut PendingAnswer, streamed: &mut String) {
+async fn collect(pending: &mut AnswerHandle, streamed: &mut String) {
     while let Some(piece) = pending.next_update().await {
         let AnswerUpdate::Text(text) = piece else { panic!("{piece:?}") };
         streamed.push_str(&text);
@@ -46,7 +46,7 @@ async fn collect(pending: &mut PendingAnswer, streamed: &mut String) {
 }
 
 /// The streamed text, and the answer.
-fn listen(mut pending: PendingAnswer) -> (String, Result<ModelAnswer, ModelError>) {
+fn listen(mut pending: AnswerHandle) -> (String, Result<ModelAnswer, ModelError>) {
     block_on(async {
         let mut streamed = String::new();
         collect(&mut pending, &mut streamed).await;

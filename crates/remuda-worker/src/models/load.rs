@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::Context as _;
 use remuda_models::fake::FakeEngine;
-use remuda_models::{ChildCommand, Engines, ModelSpec, ModelPool, ModelPoolSettings};
+use remuda_models::{ChildCommand, Engines, ModelPool, ModelPoolSettings, ModelSpec};
 use tracing::info;
 
 use remuda_config::ModelsSettings;
@@ -40,7 +40,10 @@ pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result
     // A copy must not see the worker's secrets.
     let without = SECRET_VARIABLES.iter().map(OsString::from).collect();
     let child = ChildCommand { without, ..ChildCommand::default() };
-    let pool = ModelPool::start(ModelPoolSettings { memory_bytes, child, ..ModelPoolSettings::default() }, engines());
+    let pool = ModelPool::start(
+        ModelPoolSettings { memory_bytes, child, ..ModelPoolSettings::default() },
+        engines(),
+    );
     for spec in specs {
         let (name, copies) = (spec.name.clone(), spec.copies);
         let found = pool.add(spec).with_context(|| format!("model {name} cannot be served"))?;

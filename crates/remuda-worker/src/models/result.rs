@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use remuda_core::wire::live::ProgressSnapshot;
 use remuda_models::result::{SplitAnswer, write_streamed_text};
-use remuda_models::{ModelAnswer, AnswerUpdate};
+use remuda_models::{AnswerUpdate, ModelAnswer};
 use serde_json::value::{RawValue, to_raw_value};
 use tracing::warn;
 

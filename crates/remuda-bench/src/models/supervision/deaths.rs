@@ -42,7 +42,7 @@ fn stand_in(data: &Path) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-fn ask(pool: &ModelPool, text: &str) -> anyhow::Result<remuda_models::PendingAnswer> {
+fn ask(pool: &ModelPool, text: &str) -> anyhow::Result<remuda_models::AnswerHandle> {
     let request = ModelRequest::TextEmbedding { texts: vec![text.to_owned()] };
     Ok(pool.call("embed", request, CallOptions::default())?)
 }

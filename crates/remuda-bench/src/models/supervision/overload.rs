@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use remuda_models::{CallOptions, ModelSpec, ModelPool, ModelError, ModelPoolSettings, ModelRequest};
+use remuda_models::{CallOptions, ModelError, ModelPool, ModelPoolSettings, ModelRequest, ModelSpec};
 
 use super::{BATCH, LENGTH, batch, embed, end, pool};
 use crate::figures::Figures;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::supervisor::model_copy::CopyState;
-use crate::supervisor::{CopyId, PoolEffect, RequestId, Supervisor};
+use crate::supervisor::{CopyId, RequestId, Supervisor, SupervisorEffect};
 
 /// The first broken law, if any.
 pub(super) fn broken(supervisor: &Supervisor) -> Option<String> {
@@ -88,9 +88,9 @@ fn dispatched(supervisor: &Supervisor) -> Option<String> {
 }
 
 /// Runs are only sent to copies whose state holds that run.
-pub(super) fn misrouted(supervisor: &Supervisor, effects: &[PoolEffect]) -> Option<String> {
+pub(super) fn misrouted(supervisor: &Supervisor, effects: &[SupervisorEffect]) -> Option<String> {
     effects.iter().find_map(|effect| match effect {
-        PoolEffect::Run { copy, run, .. } => {
+        SupervisorEffect::Run { copy, run, .. } => {
             let copy = supervisor.copies.get(copy);
             let is_current = copy.is_some_and(|copy| match &copy.state {
                 CopyState::Testing(current) => current == run,

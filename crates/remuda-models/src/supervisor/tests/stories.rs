@@ -8,14 +8,15 @@ use crate::failure::{InferenceError, ModelError};
 use crate::request::{AnswerUpdate, FinishReason, GeneratedText, PartAnswer, RequestPart, Sampling};
 use crate::spec::Device;
 use crate::supervisor::{
-    CopyId, ExitReason, PoolEffect, PoolEvent, RequestId, RunId, ServingConfig, Supervisor, SupervisorLimits,
+    CopyId, ExitReason, RequestId, RunId, ServingConfig, Supervisor, SupervisorEffect, SupervisorEvent,
+    SupervisorLimits,
 };
 
 /// A supervisor, its clock, and the effects since the last check.
 pub(super) struct Story {
     pub(super) supervisor: Supervisor,
     now: Duration,
-    pub(super) effects: Vec<PoolEffect>,
+    pub(super) effects: Vec<SupervisorEffect>,
     requests: u64,
 }
 
@@ -39,14 +40,14 @@ pub(super) fn story() -> Story {
 }
 
 impl Story {
-    pub(super) fn tell(&mut self, event: PoolEvent) {
+    pub(super) fn tell(&mut self, event: SupervisorEvent) {
         let effects = self.supervisor.step(self.now, event);
         self.effects.extend(effects);
     }
 
     pub(super) fn pass(&mut self, time: Duration) {
         self.now += time;
-        self.tell(PoolEvent::Tick);
+        self.tell(SupervisorEvent::Tick);
     }
 
     pub(super) fn serve(&mut self, model: &str, copies: u32, memory_bytes: u64) {
@@ -60,7 +61,7 @@ impl Story {
         copies: u32,
         memory_bytes: u64,
     ) {
-        self.tell(PoolEvent::AddModel(ServingConfig {
+        self.tell(SupervisorEvent::AddModel(ServingConfig {
             model: Arc::from(model),
             copies,
             device,
@@ -78,7 +79,7 @@ impl Story {
         self.requests += 1;
         let request = RequestId(self.requests);
         let parts = vec![RequestPart::Tokens(vec![1; tokens])];
-        self.tell(PoolEvent::Submit { request, model: Arc::from(model), parts, deadline: None });
+        self.tell(SupervisorEvent::Submit { request, model: Arc::from(model), parts, deadline: None });
         request
     }
 
@@ -86,18 +87,18 @@ impl Story {
         self.requests += 1;
         let request = RequestId(self.requests);
         let parts = vec![RequestPart::Prompt { tokens: vec![1], sampling: Sampling::default() }];
-        self.tell(PoolEvent::Submit { request, model: Arc::from(model), parts, deadline: None });
+        self.tell(SupervisorEvent::Submit { request, model: Arc::from(model), parts, deadline: None });
         request
     }
 
     fn emit(&mut self, (copy, run, _): (CopyId, RunId, usize), text: &str) {
-        self.tell(PoolEvent::Streamed { copy, run, update: AnswerUpdate::Text(text.to_owned()) });
+        self.tell(SupervisorEvent::Streamed { copy, run, update: AnswerUpdate::Text(text.to_owned()) });
     }
 
     /// The text streamed since the last check.
     fn streamed_text(&mut self) -> String {
-        let text_of = |effect: &PoolEffect| match effect {
-            PoolEffect::Stream { update: AnswerUpdate::Text(text), .. } => Some(text.clone()),
+        let text_of = |effect: &SupervisorEffect| match effect {
+            SupervisorEffect::Stream { update: AnswerUpdate::Text(text), .. } => Some(text.clone()),
             _ => None,
         };
         let text = self.effects.iter().filter_map(text_of).collect();
@@ -108,7 +109,7 @@ impl Story {
     /// Finishes a run with this text, whether it was streamed or not.
     fn end_with(&mut self, (copy, run, _): (CopyId, RunId, usize), text: &str) {
         let whole = GeneratedText { text: text.to_owned(), finish: FinishReason::Stop, tokens: 1 };
-        self.tell(PoolEvent::Finished { copy, run, outcome: Ok(vec![PartAnswer::Text(whole)]) });
+        self.tell(SupervisorEvent::Finished { copy, run, outcome: Ok(vec![PartAnswer::Text(whole)]) });
     }
 
     /// A conversation whose copy panicked after `hello` was streamed; another copy has it now.
@@ -119,7 +120,7 @@ impl Story {
         let first = self.runs().remove(0);
         self.emit(first, "hello");
         assert_eq!(self.streamed_text(), "hello");
-        self.tell(PoolEvent::Died { copy: first.0, why: ExitReason::Panicked("x".to_owned()) });
+        self.tell(SupervisorEvent::Died { copy: first.0, why: ExitReason::Panicked("x".to_owned()) });
         let second = self.runs().remove(0);
         assert_ne!(first.0, second.0);
         self.emit(first, " too late");
@@ -129,8 +130,8 @@ impl Story {
 
     /// Copies started since the last check.
     pub(super) fn started(&mut self) -> Vec<CopyId> {
-        let starts = |effect: &PoolEffect| match effect {
-            PoolEffect::Start { copy, .. } => Some(*copy),
+        let starts = |effect: &SupervisorEffect| match effect {
+            SupervisorEffect::Start { copy, .. } => Some(*copy),
             _ => None,
         };
         let started = self.effects.iter().filter_map(starts).collect();
@@ -140,8 +141,8 @@ impl Story {
 
     /// Runs sent since the last check, with their numbers of parts.
     fn runs(&mut self) -> Vec<(CopyId, RunId, usize)> {
-        let given = |effect: &PoolEffect| match effect {
-            PoolEffect::Run { copy, run, parts } => Some((*copy, *run, parts.len())),
+        let given = |effect: &SupervisorEffect| match effect {
+            SupervisorEffect::Run { copy, run, parts } => Some((*copy, *run, parts.len())),
             _ => None,
         };
         let runs = self.effects.iter().filter_map(given).collect();
@@ -151,32 +152,32 @@ impl Story {
 
     pub(super) fn answer(&mut self, request: RequestId) -> Option<Result<usize, ModelError>> {
         let at = self.effects.iter().position(
-            |effect| matches!(effect, PoolEffect::Answer { request: answered, .. } if *answered == request),
+            |effect| matches!(effect, SupervisorEffect::Answer { request: answered, .. } if *answered == request),
         )?;
         match self.effects.remove(at) {
-            PoolEffect::Answer { answer, .. } => Some(answer.map(|answer| answer.parts.len())),
+            SupervisorEffect::Answer { answer, .. } => Some(answer.map(|answer| answer.parts.len())),
             _ => None,
         }
     }
 
-    pub(super) fn has(&self, is_it: impl Fn(&PoolEffect) -> bool) -> bool {
+    pub(super) fn has(&self, is_it: impl Fn(&SupervisorEffect) -> bool) -> bool {
         self.effects.iter().any(is_it)
     }
 
     fn done(&mut self, (copy, run, parts): (CopyId, RunId, usize), answer: &[f32]) {
         let outcome = Ok(vec![PartAnswer::Vector(answer.to_vec()); parts]);
-        self.tell(PoolEvent::Finished { copy, run, outcome });
+        self.tell(SupervisorEvent::Finished { copy, run, outcome });
     }
 
     fn fail(&mut self, (copy, run, _): (CopyId, RunId, usize), failure: InferenceError) {
-        self.tell(PoolEvent::Finished { copy, run, outcome: Err(failure) });
+        self.tell(SupervisorEvent::Finished { copy, run, outcome: Err(failure) });
     }
 
     /// Loads and tests every started copy.
     pub(super) fn ready(&mut self) -> Vec<CopyId> {
         let started = self.started();
         for copy in &started {
-            self.tell(PoolEvent::Loaded(*copy));
+            self.tell(SupervisorEvent::Loaded(*copy));
             let proof = self.runs().remove(0);
             self.done(proof, &[1.0, 0.0]);
         }
@@ -192,7 +193,7 @@ fn copy_gets_no_work_before_it_is_loaded_and_tested() {
     let request = story.submit("m", 1);
     let copy = story.started()[0];
     assert_eq!(story.runs(), []);
-    story.tell(PoolEvent::Loaded(copy));
+    story.tell(SupervisorEvent::Loaded(copy));
     let proof = story.runs();
     assert_eq!(proof.len(), 1, "only the golden request");
     story.done(proof[0], &[1.0, 0.0]);
@@ -208,15 +209,15 @@ fn second_copy_must_answer_like_the_first() {
     story.serve("m", 2, 1);
     let started = story.started();
     for (copy, answer) in started.iter().zip([[1.0, 0.0], [0.6, 0.8]]) {
-        story.tell(PoolEvent::Loaded(*copy));
+        story.tell(SupervisorEvent::Loaded(*copy));
         let proof = story.runs().remove(0);
         story.done(proof, &answer);
     }
-    assert!(story.has(|it| matches!(it, PoolEffect::StoreReference { .. })));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::StoreReference { .. })));
     assert!(story.has(
-        |it| matches!(it, PoolEffect::Removed { copy, why: ExitReason::Wrong(_), .. } if *copy == started[1])
+        |it| matches!(it, SupervisorEffect::Removed { copy, why: ExitReason::Wrong(_), .. } if *copy == started[1])
     ));
-    assert!(story.has(|it| matches!(it, PoolEffect::Kill(copy) if *copy == started[1])));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::Kill(copy) if *copy == started[1])));
 }
 
 /// Faults: T1. Parts that shared a batch with a fatal part are not killed with it again.
@@ -232,18 +233,18 @@ fn parts_of_a_dead_copy_are_retried_alone_and_a_double_killer_is_refused() {
     assert_eq!(story.answer(busy), Some(Ok(1)));
     let both = story.runs().remove(0);
     assert_eq!(both.2, 2, "one batch");
-    story.tell(PoolEvent::Died { copy: both.0, why: ExitReason::Panicked("x".to_owned()) });
-    story.tell(PoolEvent::Reaped(both.0));
+    story.tell(SupervisorEvent::Died { copy: both.0, why: ExitReason::Panicked("x".to_owned()) });
+    story.tell(SupervisorEvent::Reaped(both.0));
     story.ready();
     let alone = story.runs().remove(0);
     assert_eq!(alone.2, 1);
-    story.tell(PoolEvent::Died { copy: alone.0, why: ExitReason::Panicked("x".to_owned()) });
+    story.tell(SupervisorEvent::Died { copy: alone.0, why: ExitReason::Panicked("x".to_owned()) });
     let Some(Err(ModelError::Failed { failure: InferenceError::Engine(why), .. })) = story.answer(killer)
     else {
         panic!()
     };
     assert!(why.contains("2 copies died"), "{why}");
-    story.tell(PoolEvent::Reaped(alone.0));
+    story.tell(SupervisorEvent::Reaped(alone.0));
     story.pass(seconds(1));
     story.ready();
     let last = story.runs().remove(0);
@@ -271,7 +272,7 @@ fn copy_that_fails_on_everything_is_removed() {
         }
     }
     assert!(story.has(
-        |it| matches!(it, PoolEffect::Removed { copy, why: ExitReason::Failing(_), .. } if *copy == sick)
+        |it| matches!(it, SupervisorEffect::Removed { copy, why: ExitReason::Failing(_), .. } if *copy == sick)
     ));
 }
 
@@ -285,9 +286,9 @@ fn late_answer_is_dropped() {
     let hung = story.runs().remove(0);
     for _ in 0..40 {
         story.now += seconds(1);
-        story.tell(PoolEvent::BeaconRead { copy: hung.0, steps: 7 });
+        story.tell(SupervisorEvent::BeaconRead { copy: hung.0, steps: 7 });
     }
-    assert!(story.has(|it| matches!(it, PoolEffect::Removed { why: ExitReason::Hung(_), .. })));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::Removed { why: ExitReason::Hung(_), .. })));
     story.ready();
     let second = story.runs().remove(0);
     story.done(hung, &[1.0, 0.0]);
@@ -305,10 +306,10 @@ fn gap_between_readings_is_not_silence() {
     story.serve("m", 1, 1);
     let copy = story.ready()[0];
     story.submit("m", 1);
-    story.tell(PoolEvent::BeaconRead { copy, steps: 7 });
+    story.tell(SupervisorEvent::BeaconRead { copy, steps: 7 });
     story.now += seconds(3600);
-    story.tell(PoolEvent::BeaconRead { copy, steps: 7 });
-    assert!(!story.has(|it| matches!(it, PoolEffect::Removed { .. })));
+    story.tell(SupervisorEvent::BeaconRead { copy, steps: 7 });
+    assert!(!story.has(|it| matches!(it, SupervisorEffect::Removed { .. })));
 }
 
 #[test]
@@ -347,19 +348,23 @@ fn least_recently_used_is_evicted_and_returns_on_request() {
     story.serve("third", 1, 1);
     assert_eq!(story.started(), [], "not before the memory is released");
     let old = CopyId(1);
-    assert!(story.has(|it| matches!(it, PoolEffect::Quit(copy) if *copy == old)), "{:?}", story.effects);
-    let leaving = story.effects.iter().filter(|it| matches!(it, PoolEffect::Quit(_))).count();
+    assert!(
+        story.has(|it| matches!(it, SupervisorEffect::Quit(copy) if *copy == old)),
+        "{:?}",
+        story.effects
+    );
+    let leaving = story.effects.iter().filter(|it| matches!(it, SupervisorEffect::Quit(_))).count();
     assert_eq!(leaving, 1, "and no other copy");
-    story.tell(PoolEvent::Died { copy: old, why: ExitReason::Requested });
+    story.tell(SupervisorEvent::Died { copy: old, why: ExitReason::Requested });
     assert_eq!(story.started(), []);
-    story.tell(PoolEvent::Reaped(old));
+    story.tell(SupervisorEvent::Reaped(old));
     assert_eq!(story.ready(), [CopyId(3)]);
     story.pass(seconds(100));
     story.runs();
     assert_eq!(story.started(), [], "an evicted copy stays away");
     let request = story.submit("old", 1);
     assert_eq!(story.answer(request), None, "it waits for the memory of an idle copy");
-    assert!(story.has(|it| matches!(it, PoolEffect::Quit(_))));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::Quit(_))));
 }
 
 /// Faults: T7. A cancelled request does not stop a batch that others need; the last cancellation does.
@@ -373,10 +378,10 @@ fn run_is_stopped_when_all_its_requests_are_cancelled() {
     let (a, b) = (story.submit("m", 1), story.submit("m", 1));
     story.done(first, &[1.0, 0.0]);
     let both = story.runs().remove(0);
-    story.tell(PoolEvent::Cancel(a));
-    assert!(!story.has(|it| matches!(it, PoolEffect::Stop { .. })));
-    story.tell(PoolEvent::Cancel(b));
-    assert!(story.has(|it| matches!(it, PoolEffect::Stop { run, .. } if *run == both.1)));
+    story.tell(SupervisorEvent::Cancel(a));
+    assert!(!story.has(|it| matches!(it, SupervisorEffect::Stop { .. })));
+    story.tell(SupervisorEvent::Cancel(b));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::Stop { run, .. } if *run == both.1)));
     story.fail(both, InferenceError::Stopped);
     let next = story.submit("m", 1);
     let run = story.runs().remove(0);
@@ -392,7 +397,7 @@ fn closing_finishes_what_it_can_and_answers_the_rest_at_the_deadline() {
     story.ready();
     let (first, second) = (story.submit("m", 8), story.submit("m", 8));
     let run = story.runs().remove(0);
-    story.tell(PoolEvent::Close { until: seconds(10) });
+    story.tell(SupervisorEvent::Close { until: seconds(10) });
     let refused = story.submit("m", 1);
     assert_eq!(story.answer(refused), Some(Err(ModelError::Closing)));
     story.done(run, &[1.0, 0.0]);
@@ -400,9 +405,9 @@ fn closing_finishes_what_it_can_and_answers_the_rest_at_the_deadline() {
     assert_eq!(story.runs().len(), 1, "queued work is started");
     story.pass(seconds(11));
     assert_eq!(story.answer(second), Some(Err(ModelError::Closing)));
-    assert!(story.has(|it| matches!(it, PoolEffect::Kill(_))));
-    story.tell(PoolEvent::Died { copy: run.0, why: ExitReason::Requested });
-    story.tell(PoolEvent::Reaped(run.0));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::Kill(_))));
+    story.tell(SupervisorEvent::Died { copy: run.0, why: ExitReason::Requested });
+    story.tell(SupervisorEvent::Reaped(run.0));
     assert!(story.supervisor.is_closed());
 }
 
@@ -415,7 +420,7 @@ fn idle_copies_are_tested_one_at_a_time() {
     let proofs = story.runs();
     assert_eq!(proofs.len(), 1, "the other copy stays ready");
     story.done(proofs[0], &[0.0, 1.0]);
-    assert!(story.has(|it| matches!(it, PoolEffect::Removed { why: ExitReason::Wrong(_), .. })));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::Removed { why: ExitReason::Wrong(_), .. })));
 }
 
 /// Faults: T8. The copy is healthy; an idle copy is evicted, and the part is retried once.
@@ -434,13 +439,13 @@ fn out_of_memory_evicts_an_idle_copy_and_retries_once() {
         let proof = story.runs().remove(0);
         story.done(proof, &[1.0, 0.0]);
     }
-    assert!(story.has(|it| matches!(it, PoolEffect::Quit(CopyId(1)))));
+    assert!(story.has(|it| matches!(it, SupervisorEffect::Quit(CopyId(1)))));
     let answer = story.answer(request);
     assert!(
         matches!(answer, Some(Err(ModelError::Failed { failure: InferenceError::OutOfMemory(_), .. }))),
         "{answer:?}"
     );
-    assert!(!story.has(|it| matches!(it, PoolEffect::Removed { .. })), "no copy died of it");
+    assert!(!story.has(|it| matches!(it, SupervisorEffect::Removed { .. })), "no copy died of it");
 }
 
 /// Faults: T1.
@@ -465,7 +470,7 @@ fn diverging_stream_fails() {
     at_a_word.emit(second, "help");
     assert_eq!(at_a_word.streamed_text(), "");
     assert_eq!(at_a_word.answer(request), differs);
-    assert!(at_a_word.has(|it| matches!(it, PoolEffect::Stop { run, .. } if *run == second.1)));
+    assert!(at_a_word.has(|it| matches!(it, SupervisorEffect::Stop { run, .. } if *run == second.1)));
     at_a_word.fail(second, InferenceError::Stopped);
     assert_eq!(at_a_word.supervisor.snapshot().models[0].failed, 1);
     let mut at_its_end = story();
@@ -481,7 +486,7 @@ fn stream_that_killed_two_copies_is_not_retried() {
     let mut story = story();
     let (request, second) = story.interrupted();
     story.emit(second, "hello again");
-    story.tell(PoolEvent::Died { copy: second.0, why: ExitReason::Panicked("x".to_owned()) });
+    story.tell(SupervisorEvent::Died { copy: second.0, why: ExitReason::Panicked("x".to_owned()) });
     let answer = story.answer(request);
     let Some(Err(ModelError::Failed { failure: InferenceError::Engine(why), .. })) = answer else { panic!() };
     assert!(why.contains("2 copies died"), "{why}");

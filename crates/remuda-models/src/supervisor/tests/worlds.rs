@@ -13,7 +13,7 @@ use crate::spec::Device;
 use crate::supervisor::served_model::ServingConfig;
 use crate::supervisor::streamed::StreamedText;
 use crate::supervisor::{
-    CopyId, ExitReason, PoolEffect, PoolEvent, RequestId, RunId, Supervisor, SupervisorLimits,
+    CopyId, ExitReason, RequestId, RunId, Supervisor, SupervisorEffect, SupervisorEvent, SupervisorLimits,
 };
 
 /// A small, fast generator; the same seed gives the same world.
@@ -95,34 +95,38 @@ fn limits() -> SupervisorLimits {
 }
 
 impl Worlds {
-    fn carry_out(&mut self, effects: &[PoolEffect]) -> Result<(), String> {
+    fn carry_out(&mut self, effects: &[SupervisorEffect]) -> Result<(), String> {
         for effect in effects {
             match effect {
-                PoolEffect::Start { copy, .. } => drop(self.loading.insert(*copy)),
-                PoolEffect::Run { copy, run, parts } => {
+                SupervisorEffect::Start { copy, .. } => drop(self.loading.insert(*copy)),
+                SupervisorEffect::Run { copy, run, parts } => {
                     let emitted = matches!(*parts[0], RequestPart::Prompt { .. }).then_some(0);
                     self.running.insert(*copy, Running { run: *run, parts: parts.len(), emitted });
                 }
-                PoolEffect::Stream { request, update: AnswerUpdate::Text(text) } => {
+                SupervisorEffect::Stream { request, update: AnswerUpdate::Text(text) } => {
                     let received = self.received.entry(*request).or_default();
                     received.push_str(text);
                     if !ANSWER.starts_with(&**received) {
                         return Err(format!("{request:?} received {received:?}"));
                     }
                 }
-                PoolEffect::Quit(copy) | PoolEffect::Kill(copy) => drop(self.leaving.insert(*copy)),
-                PoolEffect::Answer { request, .. } if !self.answered.insert(*request) => {
+                SupervisorEffect::Quit(copy) | SupervisorEffect::Kill(copy) => {
+                    self.leaving.insert(*copy);
+                }
+                SupervisorEffect::Answer { request, .. } if !self.answered.insert(*request) => {
                     return Err(format!("{request:?} was answered twice"));
                 }
-                PoolEffect::Stream { .. } | PoolEffect::Answer { .. } | PoolEffect::Stop { .. } => {}
-                PoolEffect::Removed { .. } => {}
-                PoolEffect::StoreReference { .. } | PoolEffect::Escalate { .. } => {}
+                SupervisorEffect::Stream { .. }
+                | SupervisorEffect::Answer { .. }
+                | SupervisorEffect::Stop { .. } => {}
+                SupervisorEffect::Removed { .. } => {}
+                SupervisorEffect::StoreReference { .. } | SupervisorEffect::Escalate { .. } => {}
             }
         }
         Ok(())
     }
 
-    fn event(&mut self, dice: &mut Dice) -> PoolEvent {
+    fn event(&mut self, dice: &mut Dice) -> SupervisorEvent {
         let (loading, running): (Vec<_>, Vec<_>) =
             (self.loading.iter().copied().collect(), self.running.keys().copied().collect());
         let everyone: Vec<_> = loading.iter().chain(&running).copied().collect();
@@ -130,36 +134,40 @@ impl Worlds {
             0..=2 => self.submit(dice),
             3 => dice
                 .pick(&self.pending.iter().copied().collect::<Vec<_>>())
-                .map_or(PoolEvent::Tick, PoolEvent::Cancel),
-            4..=5 => dice.pick(&loading).map_or(PoolEvent::Tick, |copy| {
+                .map_or(SupervisorEvent::Tick, SupervisorEvent::Cancel),
+            4..=5 => dice.pick(&loading).map_or(SupervisorEvent::Tick, |copy| {
                 self.loading.remove(&copy);
-                PoolEvent::Loaded(copy)
+                SupervisorEvent::Loaded(copy)
             }),
-            6..=8 => dice.pick(&running).map_or(PoolEvent::Tick, |copy| self.done(copy, dice)),
+            6..=8 => dice.pick(&running).map_or(SupervisorEvent::Tick, |copy| self.done(copy, dice)),
             9 => {
                 let dying =
                     if dice.below(3) == 0 { everyone } else { self.leaving.iter().copied().collect() };
-                dice.pick(&dying).map_or(PoolEvent::Tick, |copy| self.dies(copy, dice))
+                dice.pick(&dying).map_or(SupervisorEvent::Tick, |copy| self.dies(copy, dice))
             }
-            10 => dice.pick(&self.dead.iter().copied().collect::<Vec<_>>()).map_or(PoolEvent::Tick, |copy| {
-                self.dead.remove(&copy);
-                PoolEvent::Reaped(copy)
-            }),
-            11..=12 => dice.pick(&running).map_or(PoolEvent::Tick, |copy| self.says(copy, dice)),
+            10 => dice.pick(&self.dead.iter().copied().collect::<Vec<_>>()).map_or(
+                SupervisorEvent::Tick,
+                |copy| {
+                    self.dead.remove(&copy);
+                    SupervisorEvent::Reaped(copy)
+                },
+            ),
+            11..=12 => dice.pick(&running).map_or(SupervisorEvent::Tick, |copy| self.says(copy, dice)),
             13 => {
                 self.steps += dice.below(2);
                 let steps = self.steps;
-                dice.pick(&everyone).map_or(PoolEvent::Tick, |copy| PoolEvent::BeaconRead { copy, steps })
+                dice.pick(&everyone)
+                    .map_or(SupervisorEvent::Tick, |copy| SupervisorEvent::BeaconRead { copy, steps })
             }
             _ => {
                 let longest = if dice.below(20) == 0 { 90_000 } else { 1_500 };
                 self.now += Duration::from_millis(dice.below(longest));
-                PoolEvent::Tick
+                SupervisorEvent::Tick
             }
         }
     }
 
-    fn submit(&mut self, dice: &mut Dice) -> PoolEvent {
+    fn submit(&mut self, dice: &mut Dice) -> SupervisorEvent {
         let request = RequestId(self.pending.len() as u64 + 1);
         self.pending.insert(request);
         let mut parts: Vec<_> =
@@ -169,18 +177,18 @@ impl Worlds {
         }
         let model = Arc::from(["a", "b", "c"][dice.below(3) as usize]);
         let deadline = (dice.below(3) == 0).then(|| self.now + Duration::from_millis(dice.below(5_000)));
-        PoolEvent::Submit { request, model, parts, deadline }
+        SupervisorEvent::Submit { request, model, parts, deadline }
     }
 
-    fn says(&mut self, copy: CopyId, dice: &mut Dice) -> PoolEvent {
-        let Some(running) = self.running.get_mut(&copy) else { return PoolEvent::Tick };
-        let Some(emitted) = &mut running.emitted else { return PoolEvent::Tick };
+    fn says(&mut self, copy: CopyId, dice: &mut Dice) -> SupervisorEvent {
+        let Some(running) = self.running.get_mut(&copy) else { return SupervisorEvent::Tick };
+        let Some(emitted) = &mut running.emitted else { return SupervisorEvent::Tick };
         let next = (*emitted + 1 + dice.below(6) as usize).min(ANSWER.len());
         let text = ANSWER[std::mem::replace(emitted, next)..next].to_owned();
-        PoolEvent::Streamed { copy, run: running.run, update: AnswerUpdate::Text(text) }
+        SupervisorEvent::Streamed { copy, run: running.run, update: AnswerUpdate::Text(text) }
     }
 
-    fn done(&mut self, copy: CopyId, dice: &mut Dice) -> PoolEvent {
+    fn done(&mut self, copy: CopyId, dice: &mut Dice) -> SupervisorEvent {
         let running = self.running[&copy];
         let run = running.run;
         self.running.remove(&copy);
@@ -195,10 +203,10 @@ impl Worlds {
             5 => Ok(vec![PartAnswer::Vector(vec![])]),
             _ => Ok(running.right()),
         };
-        PoolEvent::Finished { copy, run, outcome }
+        SupervisorEvent::Finished { copy, run, outcome }
     }
 
-    fn dies(&mut self, copy: CopyId, dice: &mut Dice) -> PoolEvent {
+    fn dies(&mut self, copy: CopyId, dice: &mut Dice) -> SupervisorEvent {
         self.loading.remove(&copy);
         self.running.remove(&copy);
         let was_told = self.leaving.remove(&copy);
@@ -210,28 +218,28 @@ impl Worlds {
             1 => ExitReason::Load(load),
             _ => ExitReason::Exited("x".to_owned()),
         };
-        PoolEvent::Died { copy, why }
+        SupervisorEvent::Died { copy, why }
     }
 
     /// All copies carry out their effects without faults until nothing is left to do.
     fn calm(&mut self, supervisor: &mut Supervisor, break_it: Sabotage) -> Result<(), String> {
         for _ in 0..4_000 {
             let event = if let Some(copy) = self.dead.pop_first() {
-                PoolEvent::Reaped(copy)
+                SupervisorEvent::Reaped(copy)
             } else if let Some(copy) = self.leaving.pop_first() {
                 self.loading.remove(&copy);
                 self.running.remove(&copy);
                 self.dead.insert(copy);
-                PoolEvent::Died { copy, why: ExitReason::Requested }
+                SupervisorEvent::Died { copy, why: ExitReason::Requested }
             } else if let Some(copy) = self.loading.pop_first() {
-                PoolEvent::Loaded(copy)
+                SupervisorEvent::Loaded(copy)
             } else if let Some((copy, running)) = self.running.pop_first() {
-                PoolEvent::Finished { copy, run: running.run, outcome: Ok(running.right()) }
+                SupervisorEvent::Finished { copy, run: running.run, outcome: Ok(running.right()) }
             } else if supervisor.is_closed() {
                 return Ok(());
             } else {
                 self.now = supervisor.wake_at(self.now);
-                PoolEvent::Tick
+                SupervisorEvent::Tick
             };
             self.step(supervisor, event, break_it)?;
         }
@@ -241,7 +249,7 @@ impl Worlds {
     fn step(
         &mut self,
         supervisor: &mut Supervisor,
-        event: PoolEvent,
+        event: SupervisorEvent,
         break_it: Sabotage,
     ) -> Result<(), String> {
         if self.prints {
@@ -263,14 +271,14 @@ fn live(seed: u64, break_it: Sabotage, prints: bool) -> Result<(), String> {
     let mut world = Worlds { prints, ..Worlds::default() };
     let mut supervisor = Supervisor::new(limits());
     for (model, copies, bytes) in [("a", 2, 3), ("b", 1, 5), ("c", 3, 2)] {
-        world.step(&mut supervisor, PoolEvent::AddModel(terms(model, copies, bytes)), break_it)?;
+        world.step(&mut supervisor, SupervisorEvent::AddModel(terms(model, copies, bytes)), break_it)?;
     }
     for _ in 0..600 {
         let event = world.event(&mut dice);
         world.step(&mut supervisor, event, break_it)?;
     }
     let until = world.now + Duration::from_secs(5);
-    world.step(&mut supervisor, PoolEvent::Close { until }, break_it)?;
+    world.step(&mut supervisor, SupervisorEvent::Close { until }, break_it)?;
     world.calm(&mut supervisor, break_it)?;
     let unanswered = supervisor.requests.len();
     let held: u64 = supervisor.memory.devices().map(|device| supervisor.memory.reserved_bytes(device)).sum();

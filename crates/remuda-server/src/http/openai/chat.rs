@@ -10,7 +10,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use remuda_models::request::{FinishReason, GeneratedText};
-use remuda_models::{ModelAnswer, PartAnswer, ModelRequest};
+use remuda_models::{ModelAnswer, ModelRequest, PartAnswer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 

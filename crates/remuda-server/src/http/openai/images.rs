@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use remuda_models::request::ImagePrompt;
-use remuda_models::{PartAnswer, ModelRequest};
+use remuda_models::{ModelRequest, PartAnswer};
 use serde_json::{Value, json};
 
 use super::super::{ApiError, Caller, Context};

@@ -14,7 +14,7 @@ use remuda_core::need::Requirements;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StateRow;
 use remuda_core::workflow;
-use remuda_models::{ModelAnswer, AnswerUpdate, ModelError, ModelRequest};
+use remuda_models::{AnswerUpdate, ModelAnswer, ModelError, ModelRequest};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
@@ -238,7 +238,8 @@ mod tests {
             chat["seed"].is_u64() && chat["model"] == "chat" && chat["capability"] == "text_to_text",
             "{chat}"
         );
-        let embed = job_workflow("embed", ModelRequest::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
+        let embed =
+            job_workflow("embed", ModelRequest::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
         assert_eq!(embed, json!({ "model": "embed", "capability": "text_embedding", "texts": ["x"] }));
     }
 }

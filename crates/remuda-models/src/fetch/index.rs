@@ -1,39 +1,39 @@
-//! Where an index has a file: a page of links, as <https://packaging.python.org/specifications/simple-repository-api/>
-//! describes it. Only links are read from it.
+//! Finds a file in a package index (<https://packaging.python.org/specifications/simple-repository-api/>). Only links are
+//! read from its pages.
 
 use reqwest::{Client, Url};
 
-use super::{Archive, GetError};
+use super::{FetchError, PackageArchive};
 
-/// A page of links of one project; more than this is no such page.
+/// The size limit of a project's page.
 const PAGE_BYTES_MAX: usize = 8 << 20;
 
-/// The address of an archive.
-pub(super) async fn find(client: &Client, index: &str, archive: &Archive) -> Result<Url, GetError> {
-    let wrong = || GetError::Index { index: index.to_owned() };
+/// Finds the address of an archive.
+pub(super) async fn find(client: &Client, index: &str, archive: &PackageArchive) -> Result<Url, FetchError> {
+    let wrong = || FetchError::Index { index: index.to_owned() };
     let page = format!("{}/{}/", index.trim_end_matches('/'), archive.project);
     let page = Url::parse(&page).map_err(|_| wrong())?;
     if !is_http(&page) {
         return Err(wrong());
     }
-    let unreachable = |source| GetError::Unreachable { url: page.to_string(), source };
+    let unreachable = |source| FetchError::Unreachable { url: page.to_string(), source };
     let mut answer =
         client.get(page.clone()).header("accept", "text/html").send().await.map_err(unreachable)?;
     if !answer.status().is_success() {
-        return Err(GetError::Refused { url: page.to_string(), status: answer.status() });
+        return Err(FetchError::Refused { url: page.to_string(), status: answer.status() });
     }
-    // Links are relative to where the page was found in the end.
+    // Links are relative to the final address after redirects.
     let base = answer.url().clone();
     let mut text = Vec::new();
-    while let Some(piece) = answer.chunk().await.map_err(unreachable)? {
-        text.extend_from_slice(&piece);
+    while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
+        text.extend_from_slice(&chunk);
         if text.len() > PAGE_BYTES_MAX {
             return Err(wrong());
         }
     }
     let name = archive.file.name;
     link(&String::from_utf8_lossy(&text), &base, name)
-        .ok_or_else(|| GetError::Absent { index: index.to_owned(), file: name.to_owned() })
+        .ok_or_else(|| FetchError::Absent { index: index.to_owned(), file: name.to_owned() })
 }
 
 /// The first link to a file of this name.
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_link_is_found_wherever_it_leads_and_whatever_it_promises() {
+    fn link_is_found_by_file_name_and_resolved() {
         let base = Url::parse("https://index.test/simple/it/").unwrap();
         let found = |page: &str| link(page, &base, "it-1.0.whl").map(|url| url.to_string());
         let cases = [

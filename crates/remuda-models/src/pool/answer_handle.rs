@@ -24,14 +24,14 @@ pub struct CallOptions {
 /// new part is delivered; if the second text differs from the streamed one, the request fails with
 /// [`ModelError::Diverged`].
 #[derive(Debug)]
-pub struct PendingAnswer {
+pub struct AnswerHandle {
     model: String,
     answer: oneshot::Receiver<Result<ModelAnswer, ModelError>>,
     updates: mpsc::UnboundedReceiver<AnswerUpdate>,
     interest: CancelOnDrop,
 }
 
-impl PendingAnswer {
+impl AnswerHandle {
     pub(super) fn new(
         model: String,
         answer: oneshot::Receiver<Result<ModelAnswer, ModelError>>,
@@ -39,7 +39,7 @@ impl PendingAnswer {
         shared: Arc<PoolShared>,
         request: RequestId,
     ) -> Self {
-        PendingAnswer { model, answer, updates, interest: CancelOnDrop { shared, request } }
+        AnswerHandle { model, answer, updates, interest: CancelOnDrop { shared, request } }
     }
 
     /// The next update while the answer is computed; `None` once it is complete.
@@ -48,7 +48,7 @@ impl PendingAnswer {
     }
 
     pub async fn answer(self) -> Result<ModelAnswer, ModelError> {
-        let PendingAnswer { model, answer, updates, interest } = self;
+        let AnswerHandle { model, answer, updates, interest } = self;
         drop(updates);
         let answer = answer.await.unwrap_or_else(|_| Err(dropped(model)));
         drop(interest);
@@ -57,7 +57,7 @@ impl PendingAnswer {
 
     /// Blocks until the answer is there, for callers without an async runtime.
     pub fn wait(self) -> Result<ModelAnswer, ModelError> {
-        let PendingAnswer { model, answer, updates, interest } = self;
+        let AnswerHandle { model, answer, updates, interest } = self;
         drop(updates);
         let answer = answer.blocking_recv().unwrap_or_else(|_| Err(dropped(model)));
         drop(interest);
@@ -91,7 +91,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The pool's side of a [`PendingAnswer`].
+/// The pool's side of a [`AnswerHandle`].
 #[derive(Debug)]
 pub(super) struct AnswerSender {
     pub(super) answer: oneshot::Sender<Result<ModelAnswer, ModelError>>,
