@@ -9,7 +9,9 @@ use axum::http::StatusCode;
 use remuda_core::id::WorkerId;
 use remuda_core::machine::Presence;
 use remuda_core::plane::Plane;
-use remuda_models::{ModelAnswer, Capability, InferenceError, AnswerUpdate, ModelPool, ModelError, ModelRequest, AnswerHandle};
+use remuda_models::{
+    AnswerHandle, AnswerUpdate, Capability, InferenceError, ModelAnswer, ModelError, ModelPool, ModelRequest,
+};
 use serde_json::json;
 use tokio::time::Instant;
 use tracing::debug;
