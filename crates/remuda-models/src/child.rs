@@ -25,12 +25,12 @@ use crate::backend::Engines;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::model::LoadedModel;
-use crate::pool::message;
+use crate::panic_message::panic_message;
 use crate::request::RequestPart;
 use crate::spec::ModelSpec;
 
 /// Serves one model to the parent process over standard input until the socket closes. Programs call this when they are
-/// started with the arguments of [`ChildCommand`](crate::ChildCommand).
+/// started with the arguments of `ChildCommand`.
 pub fn run(engines: &Engines) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -44,7 +44,7 @@ pub fn run(engines: &Engines) -> io::Result<()> {
     let side = copy.clone();
     std::thread::Builder::new().name("side".to_owned()).spawn(move || side.listen(socket, &work))?;
     let life = AssertUnwindSafe(|| copy.live(engines, &orders));
-    catch_unwind(life).unwrap_or_else(|panic| copy.tell(&FromChild::Panicked(message(panic.as_ref()))))
+    catch_unwind(life).unwrap_or_else(|panic| copy.tell(&FromChild::Panicked(panic_message(panic.as_ref()))))
 }
 
 #[derive(Clone)]

@@ -26,7 +26,6 @@ pub use self::answer_handle::{AnswerHandle, CallOptions};
 use self::model_runtime::{ModelRuntime, fingerprint};
 pub use self::process::ChildCommand;
 use self::shared::PoolShared;
-pub(crate) use self::thread::message;
 use crate::backend::{Batching, Engines, ModelInfo};
 use crate::failure::{LoadError, ModelError};
 use crate::request::ModelRequest;

@@ -1,7 +1,7 @@
 //! The locks and threads of the pool's shared state. Unit tests of this crate use shuttle's versions, which explore
 //! many schedules; all other builds use the standard library.
 //!
-//! A unit test in this crate that creates a [`ModelPool`](crate::ModelPool) therefore runs inside
+//! A unit test in this crate that creates a `ModelPool` therefore runs inside
 //! `shuttle::check_random`; tests with real threads and processes are in `tests/`.
 
 #[cfg(not(test))]

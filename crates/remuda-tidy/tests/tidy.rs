@@ -148,7 +148,7 @@ fn every_dependency_has_a_reason() {
 /// Files whose tests may sleep: only between two looks at a condition, or to let a fault last.
 const FILES_THAT_SLEEP: [&str; 4] = [
     "remuda/tests/it/harness.rs",
-    "remuda-models/tests/pool/herd.rs",
+    "remuda-models/tests/pool/fixture.rs",
     "remuda-store/src/sqlite/tests/disk.rs",
     "remuda-providers/src/ssh/tests/sshd.rs",
 ];

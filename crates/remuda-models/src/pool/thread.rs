@@ -1,6 +1,5 @@
 //! A copy as a thread of this process.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -9,13 +8,14 @@ use super::copy_handle::CopyOrder;
 use super::shared::PoolShared;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
+use crate::panic_message::panic_message;
 use crate::request::RequestPart;
 use crate::supervisor::{CopyId, ExitReason, SupervisorEvent};
 
 /// Runs a copy on the current thread. However it ends, the model is dropped before the exit is reported.
 pub(super) fn run(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: &Beacon) {
     let life = AssertUnwindSafe(|| live(runtime, shared, copy, beacon));
-    let why = catch_unwind(life).unwrap_or_else(|panic| ExitReason::Panicked(message(panic.as_ref())));
+    let why = catch_unwind(life).unwrap_or_else(|panic| ExitReason::Panicked(panic_message(panic.as_ref())));
     shared.copy_ended(copy, why);
 }
 
@@ -38,9 +38,4 @@ fn live(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: 
             CopyOrder::Quit => return ExitReason::Requested,
         }
     }
-}
-
-pub(crate) fn message(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no panic message".to_owned())
 }

@@ -32,7 +32,7 @@ pub(super) async fn respond(
         let message = "too many streams are open: close one, or request without `stream`";
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).with_retry_after(1)
     })?;
-    let first = pending.next_update().await?;
+    let first = pending.piece().await?;
     let mut stream = AnswerStream {
         head,
         streamed,
@@ -79,7 +79,7 @@ impl AnswerStream {
             }
             let mut pending = self.pending.take()?;
             let next = tokio::select! {
-                piece = pending.next_update() => piece,
+                piece = pending.piece() => piece,
                 () = stopped(&mut self.stopping) => return None,
             };
             let ended = match next {
