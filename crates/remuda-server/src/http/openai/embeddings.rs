@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use remuda_models::{PartAnswer, ModelRequest};
+use remuda_models::{ModelRequest, PartAnswer};
 use serde::Serialize;
 use serde_json::{Value, json};
 
