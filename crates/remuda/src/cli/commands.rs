@@ -1,5 +1,5 @@
-//! Commands that look at the plane, and the few that change something in it by hand. Each asks once, and what it
-//! prints is what was answered: nothing here decides.
+//! Commands that list and show what the plane knows, and the few that change it by hand. Each sends a request and prints
+//! the answer; nothing is decided here.
 
 mod affinities;
 mod blobs;
@@ -33,34 +33,39 @@ pub(super) use self::blocks::BlocksCommand;
 pub(super) use self::cost::{CostCommand, EXAMPLES as COST_EXAMPLES};
 pub(super) use self::cycle::CycleCommand;
 pub(super) use self::drain::{DrainCommand, EXAMPLES as DRAIN_EXAMPLES};
-pub(super) use self::events::{EventsCommand, open_events};
+pub(super) use self::events::{EventsCommand, events_request};
 pub(super) use self::fleet::{EXAMPLES as FLEET_EXAMPLES, FleetCommand};
 pub(super) use self::jobs::{CancelCommand, JobsCommand};
 pub(super) use self::machines::MachinesCommand;
 pub(super) use self::quarantine::QuarantineCommand;
-pub(super) use self::why::{WhyCommand, story};
+pub(super) use self::why::{WhyCommand, explain_job};
 pub(super) use self::workers::WorkersCommand;
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// As much of a shape as tables show; what lifts a block takes any part of it that is unique.
+/// How much of a shape tables show; commands accept any unique prefix.
 const SHAPE_DIGITS: usize = 12;
 
-/// Asks with a query that is escaped as it has to be.
-async fn ask(client: &Client, method: Method, path: &str, query: &[(&str, String)]) -> anyhow::Result<Value> {
+/// Sends a request with query parameters.
+async fn request(
+    client: &Client,
+    method: Method,
+    path: &str,
+    query: &[(&str, String)],
+) -> anyhow::Result<Value> {
     client.send(client.request(method, path).query(query).timeout(REQUEST_TIMEOUT)).await
 }
 
-/// JSON as it came, or what people read.
-pub(super) fn show(connection: &Connection, answer: &Value, shown: impl FnOnce() -> String) {
-    print_line(&if connection.json { answer.to_string() } else { shown() });
+/// Prints the answer as JSON with `--json`, otherwise rendered for people.
+pub(super) fn show(connection: &Connection, answer: &Value, render: impl FnOnce() -> String) {
+    print_line(&if connection.json { answer.to_string() } else { render() });
 }
 
-/// The rows of a list; an answer without it has none.
+/// The rows of a list in an answer; empty if it has none.
 pub(super) fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
     answer[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A value as a cell shows it.
+/// A value as the text of a table cell.
 pub(super) fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -74,14 +79,14 @@ fn short_shape(value: &Value) -> String {
     cell(value).chars().take(SHAPE_DIGITS).collect()
 }
 
-/// The one shape that begins as it was typed, if there is one.
+/// The shape with this prefix; an error if several have it.
 fn find_shape<'a>(shapes: impl IntoIterator<Item = &'a str>, typed: &str) -> anyhow::Result<Option<&'a str>> {
     let typed = typed.to_ascii_lowercase();
     let mut found = shapes.into_iter().filter(|shape| shape.starts_with(&typed));
     match (found.next(), found.next()) {
         (Some(one), Some(other)) => {
             bail!(
-                "{:?} is short for several shapes, among them {one} and {other}: type more of it",
+                "several shapes begin with {:?}, among them {one} and {other}: type more of it",
                 escape_control(&typed)
             )
         }
@@ -89,8 +94,8 @@ fn find_shape<'a>(shapes: impl IntoIterator<Item = &'a str>, typed: &str) -> any
     }
 }
 
-/// How long ago, in as few letters as will do: `850ms`, `42s`, `3m`, `2h`, `5d`.
-fn brief(duration: Duration) -> String {
+/// A duration in its largest unit: `850ms`, `42s`, `3m`, `2h`, `5d`.
+fn short_duration(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0 => format!("{}ms", duration.as_millis()),
@@ -101,17 +106,16 @@ fn brief(duration: Duration) -> String {
     }
 }
 
-/// How long ago something the plane wrote was, as briefly.
+/// How long ago a timestamp of the plane was.
 fn ago(value: &Value, now: Timestamp) -> String {
-    moment(value).map_or_else(|| "-".to_owned(), |at| brief(now.since(at)))
+    parse_timestamp(value).map_or_else(|| "-".to_owned(), |at| short_duration(now.since(at)))
 }
 
-/// What the clock on the wall says.
-fn present() -> Timestamp {
+fn now() -> Timestamp {
     Clock::not_before(Timestamp::ZERO).now()
 }
 
-/// Dollars as people write them; less than a cent with two digits that say something.
+/// Dollars with two digits, small amounts with two significant digits.
 fn money(value: &Value) -> String {
     match value.as_f64() {
         None => "-".to_owned(),
@@ -123,8 +127,8 @@ fn money(value: &Value) -> String {
     }
 }
 
-/// A time the plane wrote, as a number of milliseconds or as `2026-11-15T12:03:10.042Z`.
-fn moment(value: &Value) -> Option<Timestamp> {
+/// A timestamp of the plane: milliseconds, or `2026-11-15T12:03:10.042Z`.
+fn parse_timestamp(value: &Value) -> Option<Timestamp> {
     if let Some(millis) = value.as_u64() {
         return Some(Timestamp::from_millis(millis));
     }
@@ -137,7 +141,7 @@ fn moment(value: &Value) -> Option<Timestamp> {
     Some(Timestamp::from_millis(seconds * 1000 + millis))
 }
 
-/// After Howard Hinnant's `days_from_civil`; the year begins in March, so that its odd day comes last.
+/// Howard Hinnant's `days_from_civil`; the year begins in March, so that the leap day comes last.
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = if month <= 2 { year.checked_sub(1)? } else { year };
     let (era, year_of_era) = (year / 400, year % 400);
@@ -147,7 +151,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
 }
 
 /// `text` in at most `width` characters, on one line.
-fn cut(text: &str, width: usize) -> String {
+fn truncate(text: &str, width: usize) -> String {
     let text = escape_control(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     if text.chars().count() <= width {
         return text;
@@ -156,8 +160,8 @@ fn cut(text: &str, width: usize) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// How many characters a line of the terminal has; none if nobody looks at one.
-fn columns() -> Option<usize> {
+/// The width of the terminal; None if standard output is not one.
+fn terminal_width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
     (size.ws_col > 0).then(|| usize::from(size.ws_col))
 }
@@ -169,42 +173,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_back_as_they_were_written() {
+    fn timestamps_are_parsed() {
         for millis in [0, 951_782_399_999, 951_868_800_000, 1_794_744_190_042] {
             let written = Timestamp::from_millis(millis);
-            assert_eq!(moment(&json!(written.to_string())), Some(written));
-            assert_eq!(moment(&json!(millis)), Some(written));
+            assert_eq!(parse_timestamp(&json!(written.to_string())), Some(written));
+            assert_eq!(parse_timestamp(&json!(millis)), Some(written));
         }
         for odd in [json!("never"), json!(null), json!("2026-00-00T"), json!("ünïcödé-text-that-is-long")]
         {
-            assert_eq!(moment(&odd), None);
+            assert_eq!(parse_timestamp(&odd), None);
         }
     }
 
     #[test]
-    fn money_is_shown_with_as_many_digits_as_matter() {
+    fn small_amounts_have_two_significant_digits() {
         let shown = [json!(0), json!(12.5), json!(0.69), json!(0.0345), json!(0.000_021), json!(null)]
             .map(|it| money(&it));
         assert_eq!(shown, ["$0.00", "$12.50", "$0.69", "$0.035", "$0.000021", "-"]);
     }
 
     #[test]
-    fn durations_are_brief() {
-        let shown =
-            [850, 42_000, 190_000, 7_500_000, 500_000_000].map(|millis| brief(Duration::from_millis(millis)));
+    fn durations_are_shown_in_their_largest_unit() {
+        let shown = [850, 42_000, 190_000, 7_500_000, 500_000_000]
+            .map(|millis| short_duration(Duration::from_millis(millis)));
         assert_eq!(shown, ["850ms", "42s", "3m", "2h", "5d"]);
     }
 
     #[test]
-    fn what_is_cut_stays_on_one_line_and_moves_no_cursor() {
-        assert_eq!(cut("short", 10), "short");
-        assert_eq!(cut("a reason that goes\non and on", 12), "a reason th…");
-        assert_eq!(cut("two words", 5), "two…");
-        assert_eq!(cut("\u{1b}[2J", 20), "\\u{1b}[2J");
+    fn truncated_text_is_one_escaped_line() {
+        assert_eq!(truncate("short", 10), "short");
+        assert_eq!(truncate("a reason that goes\non and on", 12), "a reason th…");
+        assert_eq!(truncate("two words", 5), "two…");
+        assert_eq!(truncate("\u{1b}[2J", 20), "\\u{1b}[2J");
     }
 
     #[test]
-    fn a_shape_may_be_typed_in_part() {
+    fn unique_prefix_selects_a_shape() {
         let shapes = ["abc1", "abd2"];
         assert_eq!(find_shape(shapes, "ABC").unwrap(), Some("abc1"));
         assert_eq!(find_shape(shapes, "f").unwrap(), None);

@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use self::drawing::DrawingModel;
 use self::processes::DemoProcesses;
 use super::Client;
-use super::commands::{open_events, story};
+use super::commands::{events_request, explain_job};
 use super::start::stop_signals;
 use remuda_net::sse::{SseEvent, SseReader};
 use remuda_net::terminal::escape_control;
@@ -156,7 +156,7 @@ impl Play {
 
     /// Follows the events until every job has ended; the worker of the victim is killed on the way.
     async fn follow(&mut self, client: &Client, stage: &DemoProcesses) -> anyhow::Result<()> {
-        let mut stream = client.open(open_events(client, Some(0))).await?.bytes_stream();
+        let mut stream = client.open(events_request(client, Some(0))).await?.bytes_stream();
         let mut reader = SseReader::default();
         while self.jobs.iter().any(|job| matches!(job.state, "queued" | "running")) {
             let bytes = stream.next().await.context("the plane closed the line")??;
@@ -224,7 +224,7 @@ impl Play {
             self.jobs[VICTIM].scene,
             escape_control(&result.to_string())
         ));
-        self.tell(&format!("\nAnd `remuda why {victim}`:\n\n{}", indented(&story(&why))));
+        self.tell(&format!("\nAnd `remuda why {victim}`:\n\n{}", indented(&explain_job(&why))));
         if let Some(drawn) = self.jobs.get(SCENES.len()).filter(|job| job.state == "completed") {
             self.tell(&drawing::shown(client, &drawn.id, self.picture.as_deref()).await?);
         }

@@ -1,4 +1,4 @@
-//! `remuda affinities`: which workers a shape would rather run on, and which it keeps away from.
+//! `remuda affinities`: the workers a workflow shape prefers or avoids.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,24 +23,24 @@ pub(crate) struct AffinitiesCommand {
 
 #[derive(Debug, Subcommand)]
 enum AffinitiesAction {
-    /// Say where a shape should run, and where not; replaces what was said before
+    /// Set the affinity of a shape, replacing its earlier one
     ///
-    /// Preferred workers are chosen first while they are free, and others take the job otherwise. Excluded workers never
-    /// get it, even if nobody is left; `remuda why JOB` says so.
+    /// Preferred workers are chosen first while they are free, others otherwise. Excluded workers never get the job, even
+    /// if no other worker is left; `remuda why JOB` shows that.
     Set {
-        /// The whole shape (`remuda jobs --json` and `remuda blocks --json` show it), or a workflow file that has it
+        /// The whole shape (see `remuda jobs --json` or `remuda blocks --json`), or a workflow file with that shape
         #[arg(value_name = "SHAPE|FILE")]
         shape: String,
-        /// A worker to choose first
+        /// Worker to choose first
         #[arg(long, value_name = "WORKER")]
         prefer: Vec<WorkerId>,
-        /// A worker that never gets it
+        /// Worker that never gets the job
         #[arg(long, value_name = "WORKER")]
         exclude: Vec<WorkerId>,
     },
     /// Let a shape run anywhere again
     Remove {
-        /// The shape, or as much of it as is unique
+        /// The shape, or a unique prefix
         shape: String,
     },
 }
@@ -56,7 +56,7 @@ impl AffinitiesCommand {
             Some(AffinitiesAction::Set { shape, prefer, exclude }) => {
                 if prefer.is_empty() && exclude.is_empty() {
                     bail!(super::super::UsageError(
-                        "name workers with --prefer or --exclude, or both".to_owned()
+                        "choose workers with --prefer, --exclude or both".to_owned()
                     ));
                 }
                 let shape = whole_shape(&shape)?;

@@ -1,4 +1,4 @@
-//! `remuda blobs`: files in and out, as workers send and fetch them.
+//! `remuda blobs`: stores and fetches files.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,20 +22,20 @@ pub(crate) struct BlobsCommand {
 
 #[derive(Debug, Subcommand)]
 enum BlobsAction {
-    /// Store a file and print its hash, which workflows can name
+    /// Store a file and print its hash, which workflows can reference
     ///
     /// Example: remuda blobs put photo.png
     Put {
         /// The file
         file: PathBuf,
     },
-    /// Fetch a blob into a file and check that it is what its hash says
+    /// Fetch a blob into a file and verify its hash
     ///
     /// Example: remuda blobs get blake3:1f3a… -o photo.png
     Get {
-        /// The hash, as `put` or a result names it
+        /// The hash, as printed by `put` or contained in a result
         hash: BlobHash,
-        /// Where to put it; by default here, under the digits of its hash
+        /// File to write; by default a file in the current folder, named after the hash
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
@@ -43,7 +43,7 @@ enum BlobsAction {
 
 impl BlobsCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        // Asked once, so that a plane that is not there is told at once and not after many tries.
+        // An unreachable plane is reported at once; the transfer would retry first.
         Client::new(&self.connection)?.get("/health/live").await?;
         let link = BlobLink::with_credentials(&self.connection.url, &self.connection.credentials()?);
         match self.command {

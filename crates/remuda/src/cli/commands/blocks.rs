@@ -1,4 +1,4 @@
-//! `remuda blocks`: workers and shapes kept apart, and lifting that by hand.
+//! `remuda blocks`: lists the workers that a shape may not run on for now, and lifts such blocks.
 
 use std::process::ExitCode;
 
@@ -21,11 +21,11 @@ pub(crate) struct BlocksCommand {
 
 #[derive(Debug, Subcommand)]
 enum BlocksAction {
-    /// Let a worker run a shape again
+    /// Lift a block: the worker may run the shape again
     Lift {
         /// The worker
         worker: WorkerId,
-        /// The shape, or as much of it as is unique
+        /// The shape, or a unique prefix
         shape: String,
     },
 }
@@ -56,20 +56,17 @@ fn list(blocks: &[Value]) -> String {
     if blocks.is_empty() {
         return "no blocks: every worker may run every shape".to_owned();
     }
-    table(
-        &["WORKER", "SHAPE", "FAILURES", "KEPT APART", "REASON"],
-        &blocks.iter().map(row).collect::<Vec<_>>(),
-    )
+    table(&["WORKER", "SHAPE", "FAILURES", "BLOCKED", "REASON"], &blocks.iter().map(row).collect::<Vec<_>>())
 }
 
 fn row(block: &Value) -> Vec<String> {
-    let apart = if block["is_blocked"] == true {
+    let blocked = if block["is_blocked"] == true {
         format!("until {}", cell(&block["until"]))
     } else {
         "no".to_owned()
     };
     let [worker, failures, reason] = ["worker", "failures", "reason"].map(|name| cell(&block[name]));
-    vec![worker, short_shape(&block["shape"]), failures, apart, reason]
+    vec![worker, short_shape(&block["shape"]), failures, blocked, reason]
 }
 
 #[cfg(test)]
@@ -79,13 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_listed_with_the_part_of_the_shape_one_types() {
+    fn blocks_are_listed_with_a_short_shape() {
         let block = |is_blocked| {
             json!({ "worker": "red", "shape": "0123456789abcdef", "failures": 1, "is_blocked": is_blocked,
                     "until": "2026-11-15T12:03:10.042Z", "reason": "out of memory" })
         };
         let expected = "\
-WORKER  SHAPE         FAILURES  KEPT APART                      REASON
+WORKER  SHAPE         FAILURES  BLOCKED                         REASON
 red     0123456789ab  1         until 2026-11-15T12:03:10.042Z  out of memory
 red     0123456789ab  1         no                              out of memory";
         assert_eq!(list(&[block(true), block(false)]), expected);

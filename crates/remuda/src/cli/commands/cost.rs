@@ -1,4 +1,4 @@
-//! `remuda cost`: what rented machines cost, and for whom.
+//! `remuda cost`: the cost of rented machines by fleet, tenant, job or hour.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,44 +8,44 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{ask, cell, money, present, rows, show};
+use super::{cell, money, now, request, rows, show};
 use remuda_config::parse_duration;
 use remuda_net::terminal::{escape_control, table};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  remuda cost                        (each fleet: an hour now, and the last day)
-  remuda cost --since 1h --by job    (the dearest jobs of the last hour)
+  remuda cost                        (per fleet: current rate and the last day)
+  remuda cost --since 1h --by job    (the most expensive jobs of the last hour)
   remuda cost --since 7d --by tenant
   remuda cost --by hour";
 
 #[derive(Debug, Args)]
 pub(crate) struct CostCommand {
-    /// How far back, such as 1h or 7d; 40 days at most
+    /// Start of the period, such as 1h or 7d ago; at most 40 days
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = parse_duration)]
     since: Duration,
-    /// For whom it was
-    #[arg(long, value_enum, default_value_t = By::Fleet)]
-    by: By,
+    /// How to break the cost down
+    #[arg(long, value_enum, default_value_t = Breakdown::Fleet)]
+    by: Breakdown,
     #[command(flatten)]
     connection: Connection,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum By {
+enum Breakdown {
     Fleet,
     Tenant,
     Job,
     Hour,
 }
 
-impl By {
+impl Breakdown {
     fn as_str(self) -> &'static str {
         match self {
-            By::Fleet => "fleet",
-            By::Tenant => "tenant",
-            By::Job => "job",
-            By::Hour => "hour",
+            Breakdown::Fleet => "fleet",
+            Breakdown::Tenant => "tenant",
+            Breakdown::Job => "job",
+            Breakdown::Hour => "hour",
         }
     }
 }
@@ -53,22 +53,26 @@ impl By {
 impl CostCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let from = present().minus(self.since).as_millis().to_string();
+        let from = now().minus(self.since).as_millis().to_string();
         let query = [("from", from), ("by", self.by.as_str().to_owned())];
-        let answer = ask(&client, Method::GET, "/remuda/v1/cost", &query).await?;
-        show(&self.connection, &answer, || told(self.by, &answer));
+        let answer = request(&client, Method::GET, "/remuda/v1/cost", &query).await?;
+        show(&self.connection, &answer, || render_cost(self.by, &answer));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn told(by: By, answer: &Value) -> String {
+fn render_cost(by: Breakdown, answer: &Value) -> String {
     let mut text = match by {
-        By::Fleet => fleets(rows(answer, "fleets")),
-        By::Tenant => {
-            some(rows(answer, "tenants"), &["TENANT", "JOBS", "COST"], ["tenant", "jobs", "cost_dollars"])
+        Breakdown::Fleet => fleets(rows(answer, "fleets")),
+        Breakdown::Tenant => cost_table(
+            rows(answer, "tenants"),
+            &["TENANT", "JOBS", "COST"],
+            ["tenant", "jobs", "cost_dollars"],
+        ),
+        Breakdown::Job => {
+            cost_table(rows(answer, "jobs"), &["JOB", "TENANT", "COST"], ["job", "tenant", "cost_dollars"])
         }
-        By::Job => some(rows(answer, "jobs"), &["JOB", "TENANT", "COST"], ["job", "tenant", "cost_dollars"]),
-        By::Hour => hours(rows(answer, "hours")),
+        Breakdown::Hour => hours(rows(answer, "hours")),
     };
     let [rate, spent] = ["per_hour_dollars", "spent_dollars"].map(|name| money(&answer[name]));
     text.push_str(&format!("\n{rate} an hour now, {spent} since {}", escape_control(&cell(&answer["from"]))));
@@ -77,7 +81,7 @@ fn told(by: By, answer: &Value) -> String {
         text.push_str(&format!(": {jobs} for jobs, {other} for starting, waiting and failing machines"));
     }
     if answer["is_cut"] == true {
-        text.push_str("\nthere were too many jobs to look at all of them: ask for less time");
+        text.push_str("\ntoo many jobs for a complete answer: choose a shorter period");
     }
     text
 }
@@ -96,7 +100,7 @@ fn fleets(fleets: &[Value]) -> String {
     table(&titles, &fleets.iter().map(row).collect::<Vec<_>>())
 }
 
-fn some(rows: &[Value], titles: &[&str], names: [&str; 3]) -> String {
+fn cost_table(rows: &[Value], titles: &[&str], names: [&str; 3]) -> String {
     if rows.is_empty() {
         return "no job ran on a rented machine".to_owned();
     }
@@ -120,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_spent_is_told_with_what_nobody_in_particular_needed() {
+    fn cost_includes_the_part_not_attributed_to_jobs() {
         let answer = json!({
             "from": "2026-11-14T12:00:00.000Z", "per_hour_dollars": 1.38, "spent_dollars": 12.5, "jobs_dollars": 10,
             "unattributed_dollars": 2.5, "is_cut": true,
@@ -130,12 +134,12 @@ mod tests {
 TENANT  JOBS  COST
 anna    7     $10.00
 $1.38 an hour now, $12.50 since 2026-11-14T12:00:00.000Z: $10.00 for jobs, $2.50 for starting, waiting and failing machines
-there were too many jobs to look at all of them: ask for less time";
-        assert_eq!(told(By::Tenant, &answer), expected);
+too many jobs for a complete answer: choose a shorter period";
+        assert_eq!(render_cost(Breakdown::Tenant, &answer), expected);
     }
 
     #[test]
-    fn hours_and_fleets_have_tables_of_their_own() {
+    fn hours_and_fleets_have_their_own_tables() {
         let hour = json!({ "from": "2026-11-14T12:00:00.000Z", "spent_dollars": 0.0021 });
         assert_eq!(hours(&[hour]), "HOUR (UTC)        SPENT\n2026-11-14 12:00  $0.0021");
         let gpus = json!({ "fleet": "gpus", "machines": 2, "per_hour_dollars": 1.38, "spent_dollars": 3 });

@@ -1,4 +1,4 @@
-//! `remuda drain`: no new work for a worker, or for a machine with all its workers.
+//! `remuda drain`: stops sending work to a worker, or to a machine with all its workers.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -15,115 +15,116 @@ use remuda_net::terminal::escape_control;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
-  remuda drain gpu-7                     (it finishes what it holds, then leaves)
+  remuda drain gpu-7                     (it finishes its jobs, then leaves)
   remuda drain gpus-mi2x4k1 --deadline 10m --wait
-  remuda drain tower --machine           (all workers of the machine, where a worker has the same name)";
+  remuda drain tower --machine           (all workers of the machine, if a worker has the same name)";
 
 #[derive(Debug, Args)]
 pub(crate) struct DrainCommand {
-    /// A worker or a machine
+    /// Worker or machine to drain
     #[arg(value_name = "WORKER|MACHINE")]
     name: String,
-    /// Why; it is shown with the worker
+    /// Reason, shown with the worker
     #[arg(long)]
     reason: Option<String>,
-    /// What it still holds by then is taken elsewhere, such as 10m; without it, as the settings say
+    /// Requeue jobs that are still running after this time, such as 10m; by default as configured
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     deadline: Option<Duration>,
-    /// Return when it is gone
+    /// Wait until it is gone
     #[arg(long)]
     wait: bool,
-    /// The worker is meant, not the machine of that name
+    /// Drain the worker, not the machine of the same name
     #[arg(long, conflicts_with = "machine")]
     worker: bool,
-    /// The machine is meant, not the worker of that name
+    /// Drain the machine, not the worker of the same name
     #[arg(long)]
     machine: bool,
     #[command(flatten)]
     connection: Connection,
 }
 
-/// What a name stands for.
+/// What a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meant {
+enum DrainTarget {
     Worker,
     Machine,
 }
 
-impl Meant {
+impl DrainTarget {
     fn path(self, name: &str) -> String {
         match self {
-            Meant::Worker => format!("/remuda/v1/workers/{name}"),
-            Meant::Machine => format!("/remuda/v1/machines/{name}"),
+            DrainTarget::Worker => format!("/remuda/v1/workers/{name}"),
+            DrainTarget::Machine => format!("/remuda/v1/machines/{name}"),
         }
     }
 
     fn as_str(self) -> &'static str {
         match self {
-            Meant::Worker => "worker",
-            Meant::Machine => "machine",
+            DrainTarget::Worker => "worker",
+            DrainTarget::Machine => "machine",
         }
     }
 }
 
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Nobody sits before a terminal for longer.
-const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 impl DrainCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let meant = self.meant(&client).await?;
+        let target = self.target(&client).await?;
         let body = json!({
             "reason": self.reason.clone().unwrap_or_default(),
             "deadline_seconds": self.deadline.map(|deadline| deadline.as_secs_f64()),
         });
-        let path = meant.path(&self.name);
+        let path = target.path(&self.name);
         let answer = client.post(&format!("{path}/drain"), &body).await?;
-        show(&self.connection, &answer, || self.told(meant));
+        show(&self.connection, &answer, || self.describe(target));
         if self.wait {
-            gone(&client, &path).await?;
+            wait_until_gone(&client, &path).await?;
             if !self.connection.json {
-                super::print_line(&format!("{} {} is gone", meant.as_str(), self.name));
+                super::print_line(&format!("{} {} is gone", target.as_str(), self.name));
             }
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn meant(&self, client: &Client) -> anyhow::Result<Meant> {
-        // A name that is none must not become another path.
+    async fn target(&self, client: &Client) -> anyhow::Result<DrainTarget> {
+        // An invalid name must not change the request path.
         if self.name.parse::<remuda_core::id::WorkerId>().is_err() {
             return Err(UsageError(format!(
-                "{:?} is no name of a worker or a machine",
+                "{:?} is not a valid name of a worker or machine",
                 escape_control(&self.name)
             ))
             .into());
         }
         if self.worker || self.machine {
-            return Ok(if self.worker { Meant::Worker } else { Meant::Machine });
+            return Ok(if self.worker { DrainTarget::Worker } else { DrainTarget::Machine });
         }
-        let worker = found(client, &Meant::Worker.path(&self.name)).await?;
-        let machine = found(client, &Meant::Machine.path(&self.name)).await?;
+        let worker = find(client, &DrainTarget::Worker.path(&self.name)).await?;
+        let machine = find(client, &DrainTarget::Machine.path(&self.name)).await?;
         choose(&self.name, worker.as_ref(), machine.as_ref())
     }
 
-    fn told(&self, meant: Meant) -> String {
-        let (name, what) = (&self.name, meant.as_str());
+    fn describe(&self, target: DrainTarget) -> String {
+        let (name, what) = (&self.name, target.as_str());
         let until = self.deadline.map_or(String::new(), |deadline| {
             format!(", in {} at the latest", remuda_core::time::humanize(deadline))
         });
-        match meant {
-            Meant::Worker => {
-                format!("{what} {name} gets no new work and leaves when it holds nothing{until}")
+        match target {
+            DrainTarget::Worker => {
+                format!("{what} {name} gets no new work and leaves when its jobs have ended{until}")
             }
-            Meant::Machine => {
-                format!("{what} {name} gets no new work and goes when its workers hold nothing{until}")
+            DrainTarget::Machine => {
+                format!(
+                    "{what} {name} gets no new work and leaves when the jobs of its workers have ended{until}"
+                )
             }
         }
     }
 }
 
-async fn found(client: &Client, path: &str) -> anyhow::Result<Option<Value>> {
+async fn find(client: &Client, path: &str) -> anyhow::Result<Option<Value>> {
     match client.get(path).await {
         Ok(found) => Ok(Some(found)),
         Err(error) if is_not_found(&error) => Ok(None),
@@ -131,25 +132,25 @@ async fn found(client: &Client, path: &str) -> anyhow::Result<Option<Value>> {
     }
 }
 
-/// A rented machine and its first worker have one name, and go together. Where a name stands for two things that have
-/// nothing to do with each other, somebody has to say which.
-fn choose(name: &str, worker: Option<&Value>, machine: Option<&Value>) -> anyhow::Result<Meant> {
+/// A rented machine and its first worker share a name and leave together. If a name refers to a worker and an unrelated
+/// machine, the caller must choose.
+fn choose(name: &str, worker: Option<&Value>, machine: Option<&Value>) -> anyhow::Result<DrainTarget> {
     match (worker, machine) {
-        (None, None) => bail!(
-            "there is neither a worker nor a machine {name}; `remuda workers` and `remuda machines` list those there are"
-        ),
-        (Some(_), None) => Ok(Meant::Worker),
-        (None, Some(_)) => Ok(Meant::Machine),
+        (None, None) => {
+            bail!("there is no worker or machine {name}; `remuda workers` and `remuda machines` list them")
+        }
+        (Some(_), None) => Ok(DrainTarget::Worker),
+        (None, Some(_)) => Ok(DrainTarget::Machine),
         (Some(worker), Some(machine)) => {
             let workers = rows(machine, "workers");
             let is_one = worker["machine"] == name && workers.len() == 1;
             match (is_one, machine["is_rented"] == true) {
-                (true, true) => Ok(Meant::Machine),
-                (true, false) => Ok(Meant::Worker),
+                (true, true) => Ok(DrainTarget::Machine),
+                (true, false) => Ok(DrainTarget::Worker),
                 (false, _) => {
                     let others: Vec<_> = workers.iter().map(cell).collect();
                     let message = format!(
-                        "{name} is a worker on machine {} and a machine with {}: say which with --worker or --machine",
+                        "{name} is a worker on machine {} and a machine with {}: choose with --worker or --machine",
                         escape_control(&cell(&worker["machine"])),
                         escape_control(&others.join(", "))
                     );
@@ -160,19 +161,19 @@ fn choose(name: &str, worker: Option<&Value>, machine: Option<&Value>) -> anyhow
     }
 }
 
-/// Looks until it is not there any more, or does nothing any more.
-async fn gone(client: &Client, path: &str) -> anyhow::Result<()> {
-    let began = Instant::now();
-    while began.elapsed() < WAIT_MAX {
-        let Some(there) = found(client, path).await? else { return Ok(()) };
-        let has_ended = there["state"] == "terminated" || there["presence"] == "offline";
-        // A rented machine is gone when its provider says so.
-        if has_ended && there["is_rented"] != true {
+/// Polls until the worker or machine is gone or offline.
+async fn wait_until_gone(client: &Client, path: &str) -> anyhow::Result<()> {
+    let started = Instant::now();
+    while started.elapsed() < WAIT_TIMEOUT {
+        let Some(current) = find(client, path).await? else { return Ok(()) };
+        let has_ended = current["state"] == "terminated" || current["presence"] == "offline";
+        // A rented machine is gone only once its provider has removed it.
+        if has_ended && current["is_rented"] != true {
             return Ok(());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
-    bail!("it is still there after {}", remuda_core::time::humanize(WAIT_MAX))
+    bail!("it is still there after {}", remuda_core::time::humanize(WAIT_TIMEOUT))
 }
 
 #[cfg(test)]
@@ -180,17 +181,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_taken_for_what_it_can_only_be() {
+    fn ambiguous_name_needs_a_choice() {
         let worker = |machine: &str| json!({ "id": "a", "machine": machine });
         let machine =
             |is_rented: bool, workers: &[&str]| json!({ "is_rented": is_rented, "workers": workers });
         let chosen = |worker: Option<Value>, machine: Option<Value>| {
             choose("a", worker.as_ref(), machine.as_ref()).map_err(|error| error.to_string())
         };
-        assert_eq!(chosen(Some(worker("tower")), None), Ok(Meant::Worker));
-        assert_eq!(chosen(None, Some(machine(true, &[]))), Ok(Meant::Machine));
-        assert_eq!(chosen(Some(worker("a")), Some(machine(true, &["a"]))), Ok(Meant::Machine));
-        assert_eq!(chosen(Some(worker("a")), Some(machine(false, &["a"]))), Ok(Meant::Worker));
+        assert_eq!(chosen(Some(worker("tower")), None), Ok(DrainTarget::Worker));
+        assert_eq!(chosen(None, Some(machine(true, &[]))), Ok(DrainTarget::Machine));
+        assert_eq!(chosen(Some(worker("a")), Some(machine(true, &["a"]))), Ok(DrainTarget::Machine));
+        assert_eq!(chosen(Some(worker("a")), Some(machine(false, &["a"]))), Ok(DrainTarget::Worker));
         let both = chosen(Some(worker("a")), Some(machine(false, &["a", "b"]))).unwrap_err();
         assert!(both.contains("--worker or --machine"), "{both}");
         assert!(chosen(Some(worker("x")), Some(machine(false, &["b"]))).is_err());

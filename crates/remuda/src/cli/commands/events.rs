@@ -1,4 +1,4 @@
-//! `remuda events`: follows what happens, one line an event, over cuts and restarts of the plane.
+//! `remuda events`: prints events as they happen, one per line, across reconnects and restarts of the plane.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,32 +16,32 @@ use remuda_net::sse::{SseEvent, SseReader};
 use remuda_net::terminal::escape_control;
 use remuda_net::terminal::print_line;
 
-/// A plane that restarts is back within seconds: no need to knock more often.
+/// A plane that restarts is back within seconds.
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
-/// Ten minutes of knocking; after that the plane is not coming back by itself.
+/// Ten minutes of retries; a plane that is still away needs an operator.
 const RECONNECTS_MAX: u32 = 600;
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsCommand {
-    /// Only those of this job
+    /// Only events of this job
     #[arg(long)]
     job: Option<JobId>,
-    /// Only those of this tenant's jobs
+    /// Only events of this tenant's jobs
     #[arg(long)]
     tenant: Option<Tenant>,
-    /// Only those about this worker
+    /// Only events of this worker
     #[arg(long)]
     worker: Option<WorkerId>,
-    /// Only those of jobs with this in their metadata, such as user=anna or order.customer=7. May be repeated
-    #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = pair)]
+    /// Only events of jobs with this metadata, such as user=anna or order.customer=7. May be repeated
+    #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = parse_pair)]
     metadata: Vec<(String, String)>,
-    /// Only those of this name, such as job:failed, or of this kind, such as worker
+    /// Only events with this name, such as job:failed, or of this kind, such as worker
     #[arg(long)]
     name: Option<String>,
-    /// Begin after this number; 0 tells everything that is stored
+    /// Start after this event number; 0 prints all stored events
     #[arg(long, value_name = "NUMBER")]
     after: Option<u64>,
-    /// Tell what is stored and end, rather than wait for more
+    /// Print the stored events and exit
     #[arg(long, visible_alias = "once")]
     no_follow: bool,
     #[command(flatten)]
@@ -60,9 +60,9 @@ impl EventsCommand {
     async fn follow(&self) -> anyhow::Result<()> {
         let client = Client::new(&self.connection)?;
         if self.no_follow {
-            let told = self.read(&client, &mut Some(self.after.unwrap_or(0))).await?;
-            if told == 0 && !self.connection.json {
-                print_line("no such event is stored");
+            let printed = self.read(&client, &mut Some(self.after.unwrap_or(0))).await?;
+            if printed == 0 && !self.connection.json {
+                print_line("no matching events");
             }
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl EventsCommand {
         let mut failed = 0;
         loop {
             if failed == 0 {
-                eprintln!("remuda: the line to the plane was cut; trying again");
+                eprintln!("remuda: connection to the plane lost; reconnecting");
             }
             tokio::time::sleep(RECONNECT_WAIT).await;
             match self.read(&client, &mut last).await {
@@ -82,29 +82,29 @@ impl EventsCommand {
         }
     }
 
-    /// Tells what comes until the line is cut or, if nobody follows, all that is stored was told; how many there were.
-    /// `last` is where to go on.
+    /// Prints events until the stream is cut or, with `--no-follow`, all stored events were printed. Returns their number;
+    /// `last` is where to resume.
     async fn read(&self, client: &Client, last: &mut Option<u64>) -> anyhow::Result<usize> {
         let mut stream = client.open(self.request(client, *last)).await?.bytes_stream();
-        let (mut reader, mut told) = (SseReader::default(), 0);
+        let (mut reader, mut printed) = (SseReader::default(), 0);
         while let Some(Ok(bytes)) = stream.next().await {
             for event in reader.feed(&bytes)? {
                 *last = event.id.or(*last);
                 match event.name.as_str() {
-                    "caught_up" if self.no_follow => return Ok(told),
+                    "caught_up" if self.no_follow => return Ok(printed),
                     "caught_up" => {}
                     _ => {
-                        self.tell(&event);
-                        told += 1;
+                        self.print(&event);
+                        printed += 1;
                     }
                 }
             }
         }
-        Ok(told)
+        Ok(printed)
     }
 
     fn request(&self, client: &Client, last: Option<u64>) -> RequestBuilder {
-        let request = open_events(client, last);
+        let request = events_request(client, last);
         let wanted = [
             ("job", self.job.map(|job| job.to_string())),
             ("tenant", self.tenant.as_ref().map(ToString::to_string)),
@@ -117,20 +117,20 @@ impl EventsCommand {
             .query(&metadata.collect::<Vec<_>>())
     }
 
-    fn tell(&self, event: &SseEvent) {
+    fn print(&self, event: &SseEvent) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
-        print_line(&if self.connection.json { event.data.clone() } else { line(event, &data) });
+        print_line(&if self.connection.json { event.data.clone() } else { format_event(event, &data) });
     }
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+fn parse_pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
     pair.map(|(name, value)| (name.to_owned(), value.to_owned()))
         .ok_or_else(|| "expected NAME=VALUE".to_owned())
 }
 
-/// Everything after `last`, or from now on.
-pub(crate) fn open_events(client: &Client, last: Option<u64>) -> RequestBuilder {
+/// A request for all events after `last`, or from now on.
+pub(crate) fn events_request(client: &Client, last: Option<u64>) -> RequestBuilder {
     let request = client.request(Method::GET, "/remuda/v1/events");
     match last {
         Some(last) => request.header("last-event-id", last),
@@ -138,8 +138,8 @@ pub(crate) fn open_events(client: &Client, last: Option<u64>) -> RequestBuilder 
     }
 }
 
-/// `SEQ TIME NAME job worker detail`; what is live only has no number and no time.
-fn line(event: &SseEvent, data: &Value) -> String {
+/// `SEQ TIME NAME job worker detail`; live events have no number and no time.
+fn format_event(event: &SseEvent, data: &Value) -> String {
     let number = event.id.map_or_else(|| "-".to_owned(), |id| id.to_string());
     let about = [cell(&data["job"]), cell(&data["worker"])];
     let mut line = format!("{number:>6}  {:24}  {:16}", cell(&data["at"]), event.name);
@@ -160,7 +160,7 @@ fn detail(event: &SseEvent, data: &Value) -> Option<String> {
             let attempt = cell(&data["attempt"]);
             Some(format!("attempt={attempt} {} of {} bytes", cell(&data["media"]), cell(&data["size_bytes"])))
         }
-        "gap" => Some(format!("{} events missed; what is stored follows", cell(&data["missed"]))),
+        "gap" => Some(format!("{} events missed; stored ones follow", cell(&data["missed"]))),
         _ => {
             let pairs = data["detail"].as_object()?.iter().filter(|(_, value)| !value.is_null());
             Some(pairs.map(|(name, value)| format!("{name}={}", cell(value))).collect::<Vec<_>>().join(" "))
@@ -174,11 +174,11 @@ mod tests {
 
     fn check(id: Option<u64>, name: &str, data: &str, expected: &str) {
         let event = SseEvent { id, name: name.to_owned(), data: data.to_owned() };
-        assert_eq!(line(&event, &serde_json::from_str(data).unwrap()), expected);
+        assert_eq!(format_event(&event, &serde_json::from_str(data).unwrap()), expected);
     }
 
     #[test]
-    fn an_event_is_one_line() {
+    fn event_is_formatted_as_one_line() {
         check(
             Some(7),
             "job:retrying",

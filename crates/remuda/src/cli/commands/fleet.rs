@@ -1,4 +1,4 @@
-//! `remuda fleet`: how the fleets stand, and what people want of them.
+//! `remuda fleet`: shows fleets, and pauses, resumes and scales them.
 
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -14,12 +14,12 @@ use remuda_net::terminal::{escape_control, table};
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   remuda fleet                       (all fleets)
-  remuda fleet show gpus             (one, with its limits and what holds it back)
+  remuda fleet show gpus             (one fleet, with limits and problems)
   remuda fleet pause gpus --reason \"the provider is having a bad day\"
   remuda fleet resume gpus
-  remuda fleet scale gpus 4          (four machines, whatever waits)
-  remuda fleet scale gpus auto       (as the policy says)
-  remuda fleet reset-brake gpus      (the brake on creations, and offers that are passed over)";
+  remuda fleet scale gpus 4          (keep four machines, whatever the queue)
+  remuda fleet scale gpus auto       (follow the policy)
+  remuda fleet reset-brake gpus      (allow creations and avoided offers again)";
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetCommand {
@@ -31,39 +31,41 @@ pub(crate) struct FleetCommand {
 
 #[derive(Debug, Subcommand)]
 enum FleetAction {
-    /// Show one fleet: limits, budget, what holds it back
+    /// Show one fleet: limits, budget, problems
     Show { fleet: FleetId },
-    /// Let it neither grow nor shrink until it is resumed; what is sick is still returned
+    /// Stop scaling until the fleet is resumed; failed machines are still returned
     Pause {
         fleet: FleetId,
-        /// Why; it is shown with the fleet
+        /// Reason, shown with the fleet
         #[arg(long)]
         reason: Option<String>,
     },
-    /// Let it follow its policy again
+    /// Follow the scaling policy again
     Resume { fleet: FleetId },
-    /// Keep so many machines, whatever waits; `auto` follows the policy again
+    /// Keep a fixed number of machines; `auto` follows the policy again
     Scale {
         fleet: FleetId,
         #[arg(value_name = "N|auto")]
-        machines: Size,
+        machines: FleetSize,
     },
-    /// Say that what held back creations is over
+    /// Reset the creation brake and the list of avoided offers
     ResetBrake { fleet: FleetId },
 }
 
-/// A number of machines, or as the policy says.
+/// A fixed number of machines, or None to follow the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Size(Option<u32>);
+struct FleetSize(Option<u32>);
 
-impl FromStr for Size {
+impl FromStr for FleetSize {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Size, String> {
+    fn from_str(text: &str) -> Result<FleetSize, String> {
         match text {
-            "auto" => Ok(Size(None)),
-            number => number.parse().map(|count| Size(Some(count))).map_err(|_| {
-                format!("{number:?} is no number of machines: write one, or auto to follow the policy again")
+            "auto" => Ok(FleetSize(None)),
+            number => number.parse().map(|count| FleetSize(Some(count))).map_err(|_| {
+                format!(
+                    "{number:?} is not a number of machines: write a number, or auto to follow the policy"
+                )
             }),
         }
     }
@@ -80,19 +82,19 @@ impl FleetCommand {
         let (fleet, order, body, done) = match command {
             FleetAction::Show { fleet } => {
                 let answer = client.get(&format!("/remuda/v1/fleets/{fleet}")).await?;
-                show(&self.connection, &answer, || one(&answer));
+                show(&self.connection, &answer, || render_fleet(&answer));
                 return Ok(ExitCode::SUCCESS);
             }
             FleetAction::Pause { fleet, reason } => {
-                let done = "neither grows nor shrinks until `remuda fleet resume`".to_owned();
+                let done = "does not scale until `remuda fleet resume`".to_owned();
                 (fleet, "pause", json!({ "reason": reason.unwrap_or_default() }), done)
             }
             FleetAction::Resume { fleet } => {
                 (fleet, "resume", json!({}), "follows its policy again".to_owned())
             }
-            FleetAction::Scale { fleet, machines: Size(machines) } => {
+            FleetAction::Scale { fleet, machines: FleetSize(machines) } => {
                 let done = match machines {
-                    Some(count) => format!("is to have {count} machines, whatever waits"),
+                    Some(count) => format!("keeps {count} machines, whatever the queue"),
                     None => "follows its policy again".to_owned(),
                 };
                 (fleet, "scale", json!({ "machines": machines }), done)
@@ -102,26 +104,26 @@ impl FleetCommand {
             }
         };
         let answer = client.post(&format!("/remuda/v1/fleets/{fleet}/{order}"), &body).await?;
-        show(&self.connection, &answer, || told(&fleet, &done, &answer));
+        show(&self.connection, &answer, || describe_change(&fleet, &done, &answer));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// What was ordered, and what stands against it all the same.
-fn told(fleet: &FleetId, done: &str, answer: &Value) -> String {
+/// What was changed, and whether the fleet's maximum limits it.
+fn describe_change(fleet: &FleetId, done: &str, answer: &Value) -> String {
     let max = answer["settings"]["machines_max"].as_u64().unwrap_or(u64::MAX);
     match answer["machines_set"].as_u64().filter(|set| *set > max) {
-        Some(_) => format!("{fleet} {done}; its maximum of {max} holds all the same"),
+        Some(_) => format!("{fleet} {done}; its maximum of {max} still applies"),
         None => format!("{fleet} {done}"),
     }
 }
 
 fn list(fleets: &[Value]) -> String {
     if fleets.is_empty() {
-        return "no fleets: write a [[fleet]] into remuda.toml, and `remuda config reload`".to_owned();
+        return "no fleets: add a [[fleet]] to remuda.toml and run `remuda config reload`".to_owned();
     }
     let titles =
-        ["FLEET", "POLICY", "MIN", "MAX", "WANTED", "MACHINES", "QUEUED", "PER HOUR", "TODAY", "HELD BACK"];
+        ["FLEET", "POLICY", "MIN", "MAX", "WANTED", "MACHINES", "QUEUED", "PER HOUR", "TODAY", "PROBLEM"];
     table(&titles, &fleets.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -139,14 +141,14 @@ fn row(fleet: &Value) -> Vec<String> {
         wanted,
         machines,
         queued,
-        of(&rate, &settings["hour_max_dollars"]),
-        of(&today, &settings["day_max_dollars"]),
-        troubles(fleet).into_iter().next().unwrap_or_else(|| "-".to_owned()),
+        with_limit(&rate, &settings["hour_max_dollars"]),
+        with_limit(&today, &settings["day_max_dollars"]),
+        problems(fleet).into_iter().next().unwrap_or_else(|| "-".to_owned()),
     ]
 }
 
-/// `$1.20 of $5.00`, or without a limit only the first.
-fn of(spent: &str, max: &Value) -> String {
+/// `$1.20 of $5.00`; without a limit only the amount.
+fn with_limit(spent: &str, max: &Value) -> String {
     if max.is_null() { spent.to_owned() } else { format!("{spent} of {}", money(max)) }
 }
 
@@ -165,24 +167,24 @@ fn counts(counts: &Value) -> String {
     counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What keeps it from doing what is wanted, the most telling first.
-fn troubles(fleet: &Value) -> Vec<String> {
-    let mut troubles = Vec::new();
+/// What keeps the fleet from scaling, the most important first.
+fn problems(fleet: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
     if let Some(reason) = fleet["paused"].as_str() {
-        troubles.push(format!("paused: {reason}"));
+        problems.push(format!("paused: {reason}"));
     }
-    troubles.extend(
+    problems.extend(
         ["brake", "creation_hold"].into_iter().filter_map(|name| fleet[name].as_str()).map(str::to_owned),
     );
     for held in rows(fleet, "held_back").iter().filter_map(Value::as_str) {
-        if !troubles.iter().any(|told| held.contains(told.as_str())) {
-            troubles.push(held.to_owned());
+        if !problems.iter().any(|known| held.contains(known.as_str())) {
+            problems.push(held.to_owned());
         }
     }
-    troubles
+    problems
 }
 
-fn one(fleet: &Value) -> String {
+fn render_fleet(fleet: &Value) -> String {
     let settings = &fleet["settings"];
     let mut lines = Vec::new();
     let mut row = |name: &str, text: String| {
@@ -197,15 +199,14 @@ fn one(fleet: &Value) -> String {
     row("fleet", cell(&fleet["fleet"]));
     row("policy", policy(settings));
     let [min, max] = ["machines_min", "machines_max"].map(|name| cell(&settings[name]));
-    let set =
-        fleet["machines_set"].as_u64().map_or(String::new(), |set| format!("; {set} were ordered by hand"));
+    let set = fleet["machines_set"].as_u64().map_or(String::new(), |set| format!("; fixed at {set}"));
     row("wanted", format!("{} of {min} to {max}{set}", cell(&fleet["machines_wanted"])));
     row("machines", counts(&fleet["machines"]));
     row("workers", counts(&fleet["workers"]));
     row("queued", cell(&fleet["queued_jobs"]));
     row("offers", listed(&settings["offers"]));
-    row("an hour", of(&money(&fleet["per_hour_dollars"]), &settings["hour_max_dollars"]));
-    row("today", of(&money(&fleet["today_dollars"]), &settings["day_max_dollars"]));
+    row("an hour", with_limit(&money(&fleet["per_hour_dollars"]), &settings["hour_max_dollars"]));
+    row("today", with_limit(&money(&fleet["today_dollars"]), &settings["day_max_dollars"]));
     let seconds =
         |name: &str| settings[name].as_f64().map_or("-".to_owned(), |seconds| format!("{seconds}s"));
     row(
@@ -219,13 +220,13 @@ fn one(fleet: &Value) -> String {
             seconds("return_timeout_seconds")
         ),
     );
-    for trouble in troubles(fleet) {
-        row("held back", trouble);
+    for problem in problems(fleet) {
+        row("problem", problem);
     }
     for name in ["avoided", "bad_hosts"] {
         for avoided in rows(fleet, name) {
             let [what, until, why] = ["name", "until", "why"].map(|name| cell(&avoided[name]));
-            row("passed over", format!("{what} until {until}: {why}"));
+            row("avoided", format!("{what} until {until}: {why}"));
         }
     }
     lines.join("\n")
@@ -250,20 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_says_what_holds_it_back() {
+    fn fleet_is_shown_with_its_problems() {
         let expected = [
-            "FLEET  POLICY   MIN  MAX  WANTED  MACHINES      QUEUED  PER HOUR        TODAY   HELD BACK",
+            "FLEET  POLICY   MIN  MAX  WANTED  MACHINES      QUEUED  PER HOUR        TODAY   PROBLEM",
             "gpus   queue 3  0    4    4       1 made, 2 up  12      $2.07 of $5.00  $11.50  no credit: pay (until 12:00)",
         ];
         assert_eq!(list(&[gpus()]), expected.join("\n"));
         assert_eq!(
-            troubles(&gpus()),
+            problems(&gpus()),
             ["no credit: pay (until 12:00)", "room for 1"],
-            "nothing is told twice"
+            "no problem is listed twice"
         );
-        let shown = one(&gpus());
+        let shown = render_fleet(&gpus());
         for part in
-            ["wanted      4 of 0 to 4\n", "passed over 4090 until 12:30: no capacity", "image pull 1800s"]
+            ["wanted      4 of 0 to 4\n", "avoided     4090 until 12:30: no capacity", "image pull 1800s"]
         {
             assert!(shown.contains(part), "{shown}");
         }
@@ -271,19 +272,19 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_a_number_or_auto() {
-        assert_eq!("4".parse(), Ok(Size(Some(4))));
-        assert_eq!("auto".parse(), Ok(Size(None)));
-        assert!("-1".parse::<Size>().unwrap_err().contains("auto"));
+    fn size_is_a_number_or_auto() {
+        assert_eq!("4".parse(), Ok(FleetSize(Some(4))));
+        assert_eq!("auto".parse(), Ok(FleetSize(None)));
+        assert!("-1".parse::<FleetSize>().unwrap_err().contains("auto"));
     }
 
     #[test]
-    fn an_order_beyond_the_maximum_is_told_so() {
+    fn scale_beyond_the_maximum_is_reported() {
         let fleet = "gpus".parse().unwrap();
         let mut answer = gpus();
         answer["machines_set"] = 9.into();
-        assert!(told(&fleet, "is to have 9", &answer).ends_with("its maximum of 4 holds all the same"));
+        assert!(describe_change(&fleet, "is to have 9", &answer).ends_with("its maximum of 4 still applies"));
         answer["machines_set"] = 4.into();
-        assert_eq!(told(&fleet, "is to have 4", &answer), "gpus is to have 4");
+        assert_eq!(describe_change(&fleet, "is to have 4", &answer), "gpus is to have 4");
     }
 }

@@ -11,23 +11,23 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::{Client, Connection};
-use super::{ask, brief, cell, columns, cut, moment, rows, show};
+use super::{cell, parse_timestamp, request, rows, short_duration, show, terminal_width, truncate};
 use remuda_net::clock::Clock;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct JobsCommand {
-    /// Only those in this state
+    /// Only jobs in this state
     #[arg(long, value_parser = PossibleValuesParser::new(StateRow::NAMES))]
     state: Option<String>,
-    /// Only those of this tenant
+    /// Only jobs of this tenant
     #[arg(long)]
     tenant: Option<Tenant>,
-    /// How many, at most 1000
+    /// Number of jobs to list, at most 1000
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     limit: u32,
-    /// Only those older than this job
+    /// Only jobs older than this one
     #[arg(long, value_name = "JOB")]
     before: Option<JobId>,
     #[command(flatten)]
@@ -37,13 +37,13 @@ pub(crate) struct JobsCommand {
 impl JobsCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let answer = ask(&client, Method::GET, "/remuda/v1/jobs", &self.query()).await?;
+        let answer = request(&client, Method::GET, "/remuda/v1/jobs", &self.query()).await?;
         show(&self.connection, &answer, || match rows(&answer, "jobs") {
-            [] => self.nothing(),
+            [] => self.empty_message(),
             jobs => {
-                let listed = list(jobs, Clock::not_before(Timestamp::ZERO).now(), columns());
+                let listed = list(jobs, Clock::not_before(Timestamp::ZERO).now(), terminal_width());
                 match answer["next"].as_str() {
-                    Some(next) => format!("{listed}\n\nthere may be more: {}", self.next_page(next)),
+                    Some(next) => format!("{listed}\n\nmore: {}", self.next_page(next)),
                     None => listed,
                 }
             }
@@ -61,7 +61,7 @@ impl JobsCommand {
         optional.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
     }
 
-    fn nothing(&self) -> String {
+    fn empty_message(&self) -> String {
         if self.before.is_some() {
             return "no more jobs".to_owned();
         }
@@ -73,7 +73,7 @@ impl JobsCommand {
         }
     }
 
-    /// The command that shows what comes after this page.
+    /// The command that shows the next page.
     fn next_page(&self, next: &str) -> String {
         let mut command = "remuda jobs".to_owned();
         for (name, value) in self.query() {
@@ -85,7 +85,7 @@ impl JobsCommand {
     }
 }
 
-/// What a reason gets of a line even where the terminal is too narrow for it.
+/// Minimum width of the reason, even in a narrow terminal.
 const REASON_MIN: usize = 24;
 
 const TITLES: [&str; 9] =
@@ -102,7 +102,7 @@ fn list(jobs: &[Value], now: Timestamp, columns: Option<usize>) -> String {
         let width = columns.saturating_sub(before + 2).max(REASON_MIN);
         for row in &mut listed {
             if let Some(reason) = row.last_mut() {
-                *reason = cut(reason, width);
+                *reason = truncate(reason, width);
             }
         }
     }
@@ -110,10 +110,11 @@ fn list(jobs: &[Value], now: Timestamp, columns: Option<usize>) -> String {
 }
 
 fn row(job: &Value, now: Timestamp) -> Vec<String> {
-    let changed = moment(&job["changed_at"]).map_or_else(|| "-".to_owned(), |at| brief(now.since(at)));
+    let changed = parse_timestamp(&job["changed_at"])
+        .map_or_else(|| "-".to_owned(), |at| short_duration(now.since(at)));
     let [id, state, tenant, priority, attempt, worker, reason] =
         ["id", "state", "tenant", "priority", "attempt", "worker", "reason"].map(|name| cell(&job[name]));
-    // What the service said of a job that has ended is the past.
+    // The service status of an ended job is outdated.
     let service = match job["service_status"].as_str() {
         Some(status) if state == "running" && !status.is_empty() => {
             format!("{}: {status}", cell(&job["service"]))
@@ -128,7 +129,7 @@ pub(crate) struct CancelCommand {
     /// Jobs to cancel
     #[arg(required = true, value_name = "JOB")]
     jobs: Vec<JobId>,
-    /// Why; it is told with the job ever after
+    /// Reason, shown with the job
     #[arg(long)]
     reason: Option<String>,
     #[command(flatten)]
@@ -136,7 +137,7 @@ pub(crate) struct CancelCommand {
 }
 
 impl CancelCommand {
-    /// One that cannot be cancelled keeps none of the others from it.
+    /// A job that cannot be cancelled does not stop the others from being cancelled.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let mut code = ExitCode::SUCCESS;
@@ -200,6 +201,6 @@ j2  running  b       -1    2      1m       red     comfyui: pending  running on 
         }
         let typed: Typed = clap::Parser::parse_from(["remuda", "--state", "failed", "--limit", "2"]);
         assert_eq!(typed.jobs.next_page("j9"), "remuda jobs --state failed --limit 2 --before j9");
-        assert_eq!(typed.jobs.nothing(), "no failed jobs");
+        assert_eq!(typed.jobs.empty_message(), "no failed jobs");
     }
 }

@@ -1,4 +1,4 @@
-//! `remuda machines`: every machine, rented or not.
+//! `remuda machines`: lists machines, rented or not.
 
 use std::process::ExitCode;
 
@@ -8,12 +8,12 @@ use remuda_core::time::Timestamp;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{ago, cell, money, present, rows, show};
+use super::{ago, cell, money, now, rows, show};
 use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct MachinesCommand {
-    /// Show this one, with all that is known of it
+    /// Show all details of this machine
     machine: Option<MachineId>,
     #[command(flatten)]
     connection: Connection,
@@ -25,11 +25,11 @@ impl MachinesCommand {
         match &self.machine {
             Some(machine) => {
                 let answer = client.get(&format!("/remuda/v1/machines/{machine}")).await?;
-                show(&self.connection, &answer, || one(&answer, present()));
+                show(&self.connection, &answer, || render_machine(&answer, now()));
             }
             None => {
                 let answer = client.get("/remuda/v1/machines").await?;
-                show(&self.connection, &answer, || list(rows(&answer, "machines"), present()));
+                show(&self.connection, &answer, || list(rows(&answer, "machines"), now()));
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -38,11 +38,11 @@ impl MachinesCommand {
 
 fn list(machines: &[Value], now: Timestamp) -> String {
     if machines.is_empty() {
-        return "no machines: start a worker with `remuda worker`, or write a [[fleet]] into remuda.toml"
+        return "no machines: start a worker with `remuda worker`, or add a [[fleet]] to remuda.toml"
             .to_owned();
     }
     let titles = [
-        "MACHINE", "FLEET", "STATE", "PRESENCE", "FOR", "GPU", "PLACE", "PER HOUR", "COST", "WORKERS",
+        "MACHINE", "FLEET", "STATE", "PRESENCE", "FOR", "GPU", "LOCATION", "PER HOUR", "COST", "WORKERS",
         "REASON",
     ];
     table(&titles, &machines.iter().map(|machine| row(machine, now)).collect::<Vec<_>>())
@@ -58,12 +58,12 @@ fn row(machine: &Value, now: Timestamp) -> Vec<String> {
     vec![name, fleet, state(machine), presence, since, gpu, place, price, cost, workers, reason(machine)]
 }
 
-/// A rented machine's phase says more than the state that follows from it.
+/// A rented machine's phase is more precise than its state.
 fn state(machine: &Value) -> String {
     cell(machine["phase"].as_str().map_or(&machine["state"], |_| &machine["phase"]))
 }
 
-/// What it waits for comes first: that is what people look for.
+/// What it is waiting for comes first.
 fn reason(machine: &Value) -> String {
     match (machine["waiting"]["text"].as_str(), machine["reason"].as_str().unwrap_or_default()) {
         (Some(waiting), "") => waiting.to_owned(),
@@ -72,7 +72,7 @@ fn reason(machine: &Value) -> String {
     }
 }
 
-fn one(machine: &Value, now: Timestamp) -> String {
+fn render_machine(machine: &Value, now: Timestamp) -> String {
     let mut lines = Vec::new();
     let mut row = |name: &str, text: String| {
         if text != "-" {
@@ -96,8 +96,8 @@ fn one(machine: &Value, now: Timestamp) -> String {
     }
     let workers: Vec<_> = rows(machine, "workers").iter().map(cell).collect();
     row("workers", if workers.is_empty() { "-".to_owned() } else { workers.join(" ") });
-    row("waits for", cell(&machine["waiting"]["text"]));
-    row("SSH visit", cell(&machine["visit"]));
+    row("waiting", cell(&machine["waiting"]["text"]));
+    row("SSH", cell(&machine["visit"]));
     row(
         "drains",
         machine["drain_until"].as_str().map_or("-".to_owned(), |until| format!("until {until} at most")),
@@ -124,9 +124,9 @@ mod tests {
         let own = json!({ "machine": "tower", "state": "active", "presence": "online", "since": since, "reason": "joined",
                           "workers": ["red", "blue"], "is_rented": false });
         let expected = "\
-MACHINE  FLEET  STATE   PRESENCE  FOR  GPU       PLACE    PER HOUR  COST    WORKERS   REASON
-gpus-1   gpus   made    offline   3m   RTX 4090  EU-RO-1  $0.69     $0.035  -         image pull, 3 min of 30 min; made
-tower    -      active  online    3m   -         -        -         -       red blue  joined";
+MACHINE  FLEET  STATE   PRESENCE  FOR  GPU       LOCATION  PER HOUR  COST    WORKERS   REASON
+gpus-1   gpus   made    offline   3m   RTX 4090  EU-RO-1   $0.69     $0.035  -         image pull, 3 min of 30 min; made
+tower    -      active  online    3m   -         -         -         -       red blue  joined";
         assert_eq!(list(&[rented.clone(), own], now), expected);
         let expected = "\
 machine   gpus-1
@@ -136,9 +136,9 @@ pod       p-1
 gpu       RTX 4090
 place     EU-RO-1
 costs     $0.69 an hour, $0.035 so far
-waits for image pull, 3 min of 30 min
+waiting   image pull, 3 min of 30 min
 reason    made";
-        assert_eq!(one(&rented, now), expected);
+        assert_eq!(render_machine(&rented, now), expected);
         assert!(list(&[], now).contains("[[fleet]]"));
     }
 }

@@ -1,4 +1,4 @@
-//! `remuda quarantine`: shapes that fail everywhere, and releasing one by hand.
+//! `remuda quarantine`: lists the workflow shapes that failed on several workers, and releases them.
 
 use std::process::ExitCode;
 
@@ -20,9 +20,9 @@ pub(crate) struct QuarantineCommand {
 
 #[derive(Debug, Subcommand)]
 enum QuarantineAction {
-    /// Trust a shape again
+    /// Release a shape: it may run again
     Release {
-        /// The shape, or as much of it as is unique
+        /// The shape, or a unique prefix
         shape: String,
     },
 }
@@ -38,32 +38,32 @@ impl QuarantineCommand {
         let shapes = rows(&answer, "shapes").iter().filter_map(|shape| shape["shape"].as_str());
         let Some(shape) = find_shape(shapes, &shape)? else {
             bail!(
-                "no shape under suspicion begins with {:?}; `remuda quarantine` lists them all",
+                "no suspected or quarantined shape begins with {:?}; `remuda quarantine` lists them",
                 escape_control(&shape)
             );
         };
         let answer = client.delete(&format!("/remuda/v1/quarantine/{shape}")).await?;
-        show(&self.connection, &answer, || format!("{} is trusted again", escape_control(shape)));
+        show(&self.connection, &answer, || format!("{} was released", escape_control(shape)));
         Ok(ExitCode::SUCCESS)
     }
 }
 
 fn list(shapes: &[Value]) -> String {
     if shapes.is_empty() {
-        return "no shape is under suspicion".to_owned();
+        return "no shape is suspected or quarantined".to_owned();
     }
-    let titles = ["SHAPE", "STANDING", "FAILED ON", "NEXT TRIAL", "TRIALS FAILED", "REASON"];
+    let titles = ["SHAPE", "STATE", "FAILED ON", "NEXT TRIAL", "TRIALS FAILED", "REASON"];
     table(&titles, &shapes.iter().map(row).collect::<Vec<_>>())
 }
 
 fn row(shape: &Value) -> Vec<String> {
-    let standing = if shape["is_quarantined"] == true { "quarantined" } else { "suspected" };
+    let state = if shape["is_quarantined"] == true { "quarantined" } else { "suspected" };
     let failed_on: Vec<_> = rows(shape, "failed_on").iter().map(cell).collect();
     let [trial_at, trials_failed, reason] =
         ["trial_at", "trials_failed", "reason"].map(|name| cell(&shape[name]));
     vec![
         short_shape(&shape["shape"]),
-        standing.to_owned(),
+        state.to_owned(),
         failed_on.join(", "),
         trial_at,
         trials_failed,
@@ -78,13 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_suspected_shape_is_told_from_a_quarantined_one() {
+    fn suspected_and_quarantined_shapes_are_listed() {
         let shape = |is_quarantined, trial_at| {
             json!({ "shape": "0123456789abcdef", "is_quarantined": is_quarantined, "failed_on": ["red", "blue"],
                     "trial_at": trial_at, "trials_failed": 0, "reason": "exit code 3" })
         };
         let expected = "\
-SHAPE         STANDING     FAILED ON  NEXT TRIAL  TRIALS FAILED  REASON
+SHAPE         STATE        FAILED ON  NEXT TRIAL  TRIALS FAILED  REASON
 0123456789ab  quarantined  red, blue  12:03       0              exit code 3
 0123456789ab  suspected    red, blue  -           0              exit code 3";
         assert_eq!(list(&[shape(true, Some("12:03")), shape(false, None)]), expected);

@@ -1,4 +1,4 @@
-//! `remuda why`: the story of a job, told so that nobody has to read logs.
+//! `remuda why`: explains a job's state and history without logs.
 
 use std::process::ExitCode;
 
@@ -8,7 +8,7 @@ use remuda_core::time::humanize;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{cell, moment, rows, short_shape, show};
+use super::{cell, parse_timestamp, rows, short_shape, show};
 use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
@@ -23,15 +23,15 @@ impl WhyCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let why = client.get(&format!("/remuda/v1/jobs/{}/why", self.job)).await?;
-        show(&self.connection, &why, || story(&why));
+        show(&self.connection, &why, || explain_job(&why));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// The one sentence first, then what it rests on.
-pub(crate) fn story(why: &Value) -> String {
+/// The state in one sentence, then its attempts, candidates and blocks.
+pub(crate) fn explain_job(why: &Value) -> String {
     let (state, reason) = (cell(&why["state"]), cell(&why["reason"]));
-    // "completed by red" says already that it is completed.
+    // A reason such as "completed by red" contains the state already.
     let sentence = if reason.starts_with(&state) { reason } else { format!("{state}: {reason}") };
     let mut parts =
         vec![format!("job {}\n{}", escape_control(&cell(&why["job"])), escape_control(&sentence))];
@@ -40,7 +40,7 @@ pub(crate) fn story(why: &Value) -> String {
     let (failures, infra_failures) = (cell(&why["failures"]), cell(&why["infra_failures"]));
     if (failures.as_str(), infra_failures.as_str()) != ("0", "0") {
         parts.push(format!(
-            "failures of its own: {failures}; infra_failures of workers, services or the plane: {infra_failures}"
+            "failures of the job: {failures}; of workers, services or the plane: {infra_failures}"
         ));
     }
     parts.extend(candidates(rows(why, "candidates")));
@@ -55,7 +55,8 @@ fn attempts(attempts: &[Value]) -> String {
     let rows: Vec<Vec<String>> = attempts
         .iter()
         .map(|attempt| {
-            let (began, ended) = (moment(&attempt["started_at"]), moment(&attempt["ended_at"]));
+            let (began, ended) =
+                (parse_timestamp(&attempt["started_at"]), parse_timestamp(&attempt["ended_at"]));
             let took = began
                 .zip(ended)
                 .map_or_else(|| "-".to_owned(), |(began, ended)| humanize(ended.since(began)));
@@ -74,11 +75,11 @@ fn attempts(attempts: &[Value]) -> String {
     table(&["ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "VERDICT"], &rows)
 }
 
-/// What the service said of the attempts that were handed to one.
+/// The service's view of each attempt that was submitted to it.
 fn services(attempts: &[Value]) -> Option<String> {
-    let at = |value: &Value| moment(value).map_or_else(|| "-".to_owned(), |at| at.to_string());
-    let asked = attempts.iter().filter(|attempt| attempt["service"].is_object());
-    let rows: Vec<Vec<String>> = asked
+    let at = |value: &Value| parse_timestamp(value).map_or_else(|| "-".to_owned(), |at| at.to_string());
+    let submitted = attempts.iter().filter(|attempt| attempt["service"].is_object());
+    let rows: Vec<Vec<String>> = submitted
         .map(|attempt| {
             let service = &attempt["service"];
             vec![
@@ -90,11 +91,11 @@ fn services(attempts: &[Value]) -> Option<String> {
             ]
         })
         .collect();
-    let titles = ["ATTEMPT", "SERVICE JOB", "HANDED IN", "LAST ASKED", "THE SERVICE SAYS"];
+    let titles = ["ATTEMPT", "SERVICE JOB", "SUBMITTED", "LAST PROBE", "SERVICE STATUS"];
     (!rows.is_empty()).then(|| table(&titles, &rows))
 }
 
-/// Only a waiting job has candidates.
+/// The workers that could run a waiting job, and why each does not.
 fn candidates(candidates: &[Value]) -> Option<String> {
     if candidates.is_empty() {
         return None;
@@ -102,19 +103,19 @@ fn candidates(candidates: &[Value]) -> Option<String> {
     let rows: Vec<Vec<String>> = candidates
         .iter()
         .map(|candidate| {
-            let against = candidate["passed_over"].as_str().unwrap_or("nothing: it could take the job now");
-            vec![cell(&candidate["worker"]), against.to_owned()]
+            let obstacle = candidate["passed_over"].as_str().unwrap_or("none: it could run the job now");
+            vec![cell(&candidate["worker"]), obstacle.to_owned()]
         })
         .collect();
-    Some(table(&["CANDIDATE", "WHAT SPEAKS AGAINST IT"], &rows))
+    Some(table(&["CANDIDATE", "OBSTACLE"], &rows))
 }
 
-/// Who is kept apart from its shape, and how to end that.
+/// The workers blocked for the job's shape, and how to lift a block.
 fn blocks(blocks: &[Value]) -> Option<String> {
     let first = blocks.iter().find(|block| block["is_blocked"] == true)?;
     let (worker, shape) = (cell(&first["worker"]), short_shape(&first["shape"]));
-    let titles = ["WORKER", "FAILURES", "KEPT APART", "REASON"];
-    let listed = table(&titles, &blocks.iter().map(apart).collect::<Vec<_>>());
+    let titles = ["WORKER", "FAILURES", "BLOCKED", "REASON"];
+    let listed = table(&titles, &blocks.iter().map(block_row).collect::<Vec<_>>());
     Some(format!(
         "{listed}\n`remuda blocks lift {} {}` ends a block at once",
         escape_control(&worker),
@@ -122,7 +123,7 @@ fn blocks(blocks: &[Value]) -> Option<String> {
     ))
 }
 
-fn apart(block: &Value) -> Vec<String> {
+fn block_row(block: &Value) -> Vec<String> {
     let until = if block["is_blocked"] == true {
         format!("until {}", cell(&block["until"]))
     } else {
@@ -138,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_story_of_a_lost_attempt_and_a_second_one() {
+    fn lost_attempt_is_explained() {
         let why = json!({
             "job": "j1", "state": "completed", "reason": "completed by blue in attempt 2", "failures": 0, "infra_failures": 1,
             "candidates": [],
@@ -156,24 +157,24 @@ ATTEMPT  WORKER  STARTED                   TOOK    CAUSE   VERDICT
 1        red     1970-01-01T00:00:01.000Z  3 s     worker  worker red fell silent
 2        blue    1970-01-01T00:00:05.000Z  850 ms  -       completed
 
-failures of its own: 0; infra_failures of workers, services or the plane: 1";
-        assert_eq!(story(&why), expected);
+failures of the job: 0; of workers, services or the plane: 1";
+        assert_eq!(explain_job(&why), expected);
     }
 
     #[test]
-    fn what_the_service_said_stands_beside_the_attempt_it_is_about() {
+    fn service_status_is_listed_per_attempt() {
         let service = json!({ "service_job_id": "s2", "service_submitted_at": "1970-01-01T00:00:05.100Z",
                               "last_service_check": null, "service_status": "running" });
         let attempts = [json!({ "attempt": 1 }), json!({ "attempt": 2, "service": service })];
         let expected = "\
-ATTEMPT  SERVICE JOB  HANDED IN                 LAST ASKED  THE SERVICE SAYS
+ATTEMPT  SERVICE JOB  SUBMITTED                 LAST PROBE  SERVICE STATUS
 2        s2           1970-01-01T00:00:05.100Z  -           running";
         assert_eq!(services(&attempts).as_deref(), Some(expected));
         assert_eq!(services(&attempts[..1]), None);
     }
 
     #[test]
-    fn a_waiting_job_names_its_candidates() {
+    fn waiting_job_lists_its_candidates() {
         let why = json!({
             "job": "j1", "state": "queued", "reason": "all 1 workers that could are busy", "failures": 0, "infra_failures": 0,
             "attempts": [], "candidates": [{ "worker": "red", "passed_over": "is busy" }, { "worker": "blue" }],
@@ -184,9 +185,9 @@ queued: all 1 workers that could are busy
 
 no attempt yet
 
-CANDIDATE  WHAT SPEAKS AGAINST IT
+CANDIDATE  OBSTACLE
 red        is busy
-blue       nothing: it could take the job now";
-        assert_eq!(story(&why), expected);
+blue       none: it could run the job now";
+        assert_eq!(explain_job(&why), expected);
     }
 }

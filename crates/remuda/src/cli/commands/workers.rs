@@ -1,4 +1,4 @@
-//! `remuda workers`: who has joined, and how they stand.
+//! `remuda workers`: lists the workers that have joined.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{brief, cell, rows, show};
+use super::{cell, rows, short_duration, show};
 use remuda_net::terminal::table;
 
 #[derive(Debug, Args)]
@@ -41,23 +41,23 @@ fn row(worker: &Value) -> Vec<String> {
     let slots = format!("{}/{}", holds.len(), cell(&worker["slots"]));
     let ago = worker["seen_millis_ago"]
         .as_u64()
-        .map(|millis| format!("{} ago", brief(Duration::from_millis(millis))));
+        .map(|millis| format!("{} ago", short_duration(Duration::from_millis(millis))));
     let [id, state, presence, done, failed, lost] =
         ["id", "state", "presence", "completed", "failed", "lost"].map(|name| cell(&worker[name]));
     let seen = ago.unwrap_or_else(|| "-".to_owned());
-    let [uptime, stale] = heard(worker);
+    let [uptime, stale] = reliability(worker);
     vec![id, state, presence, slots, seen, uptime, stale, done, failed, lost, held(holds), reason(worker)]
 }
 
-/// How well it was heard in the last day, and how often it was not; marked if that is too often.
-fn heard(worker: &Value) -> [String; 2] {
+/// Uptime in the last day and how often the worker went stale, marked if that was too often.
+fn reliability(worker: &Value) -> [String; 2] {
     let day = &worker["reliability"]["day"];
     let uptime = day["uptime"].as_f64().map(|share| format!("{:.0}%", (share * 100.0).floor()));
     let mark = if worker["unreliable"] == true { "!" } else { "" };
     [uptime.unwrap_or_else(|| "-".to_owned()), format!("{}{mark}", cell(&day["went_stale"]))]
 }
 
-/// Why it takes no work comes first: that is what people look for.
+/// The reason why it accepts no work comes first.
 fn reason(worker: &Value) -> String {
     match (
         worker["unavailable_reason"].as_str().unwrap_or_default(),
@@ -68,12 +68,12 @@ fn reason(worker: &Value) -> String {
             format!("unreliable: went stale {stale} times within an hour")
         }
         ("", reason) => cell(&reason.into()),
-        (closed, "") => format!("takes no work: {closed}"),
-        (closed, reason) => format!("takes no work: {closed}; {reason}"),
+        (unavailable, "") => format!("accepts no work: {unavailable}"),
+        (unavailable, reason) => format!("accepts no work: {unavailable}; {reason}"),
     }
 }
 
-/// The first of what it holds, and how many there are beside it.
+/// The first attempt it holds, and the number of others.
 fn held(holds: &[Value]) -> String {
     let Some(first) = holds.first() else { return "-".to_owned() };
     let percent = first["progress"].as_f64().unwrap_or(0.0) * 100.0;
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workers_are_listed_with_what_they_hold() {
+    fn workers_are_listed_with_their_attempts() {
         let red = json!({
             "id": "red", "state": "active", "presence": "online", "slots": 2, "seen_millis_ago": 4200, "completed": 7,
             "failed": 1, "lost": 0, "reason": "", "unreliable": true,
@@ -103,13 +103,16 @@ red  active  online    2/2    4s ago  99%     4!     7     1       0     j1 40% 
     }
 
     #[test]
-    fn a_worker_that_takes_no_work_says_why() {
-        let closed = "ComfyUI does not answer";
+    fn unavailable_worker_is_shown_with_its_reason() {
+        let unavailable = "ComfyUI does not answer";
         for (worker, expected) in [
-            (json!({ "unavailable_reason": closed, "reason": "" }), "takes no work: ComfyUI does not answer"),
             (
-                json!({ "unavailable_reason": closed, "reason": "drained" }),
-                "takes no work: ComfyUI does not answer; drained",
+                json!({ "unavailable_reason": unavailable, "reason": "" }),
+                "accepts no work: ComfyUI does not answer",
+            ),
+            (
+                json!({ "unavailable_reason": unavailable, "reason": "drained" }),
+                "accepts no work: ComfyUI does not answer; drained",
             ),
             (json!({ "reason": "drained" }), "drained"),
             (json!({}), "-"),

@@ -328,7 +328,7 @@ async fn commands_list_and_lift_blocks_and_affinities() {
     let shape = waiting["shape"].as_str().unwrap();
     assert_contains_all(
         &typed(&stage, &["blocks"]).await,
-        &["KEPT APART", name, &shape[..12], "failed on request"],
+        &["BLOCKED", name, &shape[..12], "failed on request"],
     );
     let lift = format!("`remuda blocks lift {name} {}` ends a block at once", &shape[..12]);
     assert_contains_all(&typed(&stage, &["why", &job]).await, &["is blocked for this shape until", &lift]);

@@ -161,7 +161,7 @@ async fn fleet_commands_pause_resume_and_scale() {
     .await;
     assert_contains_all(
         &done(&yard, &["fleet", "pause", "local", "--reason", "a bad day"]).await,
-        &["local neither grows"],
+        &["local does not scale"],
     );
     let jobs = yard.submit_many(2).await;
     let cycle = done(&yard, &["cycle"]).await;
@@ -182,7 +182,7 @@ async fn fleet_commands_pause_resume_and_scale() {
     yard.until_active(3).await;
     assert_contains_all(
         &done(&yard, &["fleet", "show", "local"]).await,
-        &["wanted      3 of 0 to 3; 9 were ordered by hand", "limits"],
+        &["wanted      3 of 0 to 3; fixed at 9", "limits"],
     );
     yard.open("gate");
     yard.until_done(&jobs).await;
@@ -203,7 +203,7 @@ async fn fleet_commands_pause_resume_and_scale() {
     }
     let (exit, said) = remuda(&yard, &["fleet", "scale", "local", "many"]).await;
     assert_eq!(exit, 2);
-    assert_contains_all(&said, &["no number of machines", "auto"]);
+    assert_contains_all(&said, &["not a number of machines", "auto"]);
     let (status, message) =
         code(&yard, Method::POST, "/remuda/v1/fleets/local/scale", &json!({ "size": 3 })).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -283,7 +283,7 @@ async fn drain_has_deadline_and_unambiguous_name() {
     assert_eq!(plane.worker("other").await["state"], "terminated");
     drop((tower, other));
     for (name, exit, words) in [
-        ("no-such-name", 1, ["neither a worker nor a machine no-such-name", "remuda machines"]),
+        ("no-such-name", 1, ["there is no worker or machine no-such-name", "remuda machines"]),
         ("../jobs", 2, ["no name of a worker", "machine"]),
     ] {
         let (ended, said) = remuda(&plane, &["drain", name]).await;
