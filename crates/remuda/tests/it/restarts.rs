@@ -100,7 +100,7 @@ async fn completion_during_absence_is_recorded() {
     has_begun(&plane).await;
     plane.kill();
     gate.open();
-    worker.process.line("cannot reach the plane").await.expect("it should notice");
+    worker.process.line("plane unreachable").await.expect("it should notice");
     plane.start_again().await;
     assert_eq!(plane.ended(&job).await["attempt"], 1);
     assert_eq!(starts(&plane), "1\n");

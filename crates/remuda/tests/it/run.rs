@@ -63,7 +63,7 @@ async fn usage_error_suggests_fix_before_any_request() {
         (&["graph.json", "--set", "text"], &["NODE.INPUT=VALUE"]),
         (&["graph.json", "--input", "6.image=none.png"], &["--input 6.image", "cannot read none.png"]),
         (&["graph.json", "--input", "6.picture=graph.json"], &["no input \"picture\"", "image, text"]),
-        (&["other.json", "--set", "1.seed=4"], &["is no graph"]),
+        (&["other.json", "--set", "1.seed=4"], &["is not a graph"]),
         (&["web.json"], &["Export (API)"]),
         (&["graph.json", "--meta", "x"], &["NAME=VALUE"]),
         (&["graph.json", "-n", "0"], &["1..=1000"]),

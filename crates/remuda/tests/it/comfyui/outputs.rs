@@ -15,7 +15,7 @@ use crate::harness::{TestRng, assert_contains_all, wait_until};
 async fn missing_output_file_reruns_job() {
     for (fault, said) in [
         (Fault::MissingOutput, "cannot be fetched"),
-        (Fault::ShortOutput, "is not whole"),
+        (Fault::ShortOutput, "is truncated"),
         (Fault::EmptyOutputs, "lists no outputs"),
     ] {
         let stage = ComfyFixture::fake().await;

@@ -284,7 +284,7 @@ async fn drain_has_deadline_and_unambiguous_name() {
     drop((tower, other));
     for (name, exit, words) in [
         ("no-such-name", 1, ["there is no worker or machine no-such-name", "remuda machines"]),
-        ("../jobs", 2, ["no name of a worker", "machine"]),
+        ("../jobs", 2, ["not a valid name of a worker", "machine"]),
     ] {
         let (ended, said) = remuda(&plane, &["drain", name]).await;
         assert_eq!(ended, exit, "{said}");

@@ -53,7 +53,7 @@ async fn model_failure_cause_decides_retry() {
     for (workflow, told) in [
         (json!({ "model": "embed" }), "texts"),
         (json!({ "texts": ["x"] }), "name a `model`"),
-        (json!({ "model": "embed", "capability": "text_to_text" }), "nothing else"),
+        (json!({ "model": "embed", "capability": "text_to_text" }), "only has the capability"),
         (json!({ "model": "embed", "capability": "juggling" }), "juggling"),
     ] {
         let job = ask(workflow).await;
