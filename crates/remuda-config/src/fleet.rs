@@ -10,7 +10,7 @@ use remuda_core::id::{FleetId, Hash};
 use remuda_core::money::Money;
 use remuda_core::settings::Scaling;
 use remuda_providers::process;
-use remuda_providers::runpod::{RunPodSettings, Volume};
+use remuda_providers::runpod::{NetworkVolume, RunPodSettings};
 use serde_json::json;
 
 use super::ValueOrigin;
@@ -232,7 +232,7 @@ impl RunpodConfig {
     /// The network volume, if one is configured.
     pub fn volume(&self) -> Option<Volume> {
         let (id, path) = self.network_volume.clone().zip(self.mount_path.clone())?;
-        Some(Volume { id, path })
+        Some(NetworkVolume { id, path })
     }
 
     /// The RunPod API key.

@@ -1,5 +1,5 @@
-//! What every provider that rents must do, told as stories. One that ships passes all of them:
-//! `passes_the_contract!(place)` makes a test of each, where `place().await` is a fresh [`Account`].
+//! The contract of every provider that rents machines. A provider passes all of it: `passes_the_contract!(fixture)`
+//! makes a test of each rule, where `fixture().await` is a fresh [`Account`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,39 +9,39 @@ use remuda_core::id::PodId;
 use remuda_core::money::Money;
 use remuda_core::provider::{Pod, PodStatus, PodTag, ProviderErrorClass};
 
-use super::{Provider, RentOrder};
+use crate::provider::{Provider, RentOrder};
 
-/// An account at a provider, with something in it that is not ours.
+/// An account at a provider that also has pods that are not ours.
 pub(super) trait Account {
-    /// Whoever has the account: also the next plane, after the one before was killed.
+    /// Opens the account: also for the next plane, after the previous one was killed.
     fn open(&self) -> Box<dyn Provider>;
 
-    /// What is there to rent.
+    /// The offers that can be rented.
     fn offers(&self) -> Vec<String>;
 
-    /// Lets a while pass where time goes by hand.
-    fn pass(&self) {}
+    /// Advances the clock where it is simulated.
+    fn advance(&self) {}
 }
 
 macro_rules! passes_the_contract {
-    ($place:path) => {
-        passes_the_contract! { $place:
-            a_rented_pod_is_listed_once_under_its_tag
-            a_rented_pod_comes_to_run
-            whoever_comes_next_finds_the_same_pods
-            a_pod_given_back_is_gone_however_often_it_is_given_back
-            what_is_not_there_cannot_be_given_back
-            many_at_once_are_one_pod_each
-            a_list_is_whole_while_pods_come_and_go
-            prices_are_of_what_there_is_to_rent
-            what_a_pod_is_told_it_does_not_repeat
+    ($fixture:path) => {
+        passes_the_contract! { $fixture:
+            rented_pod_is_listed_once_under_its_tag
+            rented_pod_starts_running
+            next_plane_finds_the_same_pods
+            repeated_returns_leave_the_pod_gone
+            missing_pod_cannot_be_returned
+            concurrent_rents_create_one_pod_each
+            list_is_complete_while_pods_change
+            prices_cover_the_offers
+            environment_never_appears_in_lists_or_errors
         }
     };
-    ($place:path: $($story:ident)*) => {
+    ($fixture:path: $($story:ident)*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $story() {
-                crate::contract::$story(&$place().await).await;
+                crate::contract::$story(&$fixture().await).await;
             }
         )*
     };
@@ -52,7 +52,7 @@ const DEPLOYMENT: &str = "0a1b2c3d";
 const CANARY: &str = "rmj_canary";
 
 /// Longer than any provider here takes for anything.
-const SOON: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(30);
 
 fn tag(number: usize) -> String {
     PodTag { deployment: DEPLOYMENT, fleet: "gpus", number: &number.to_string() }.to_string()
@@ -67,7 +67,7 @@ fn order(account: &impl Account, number: usize) -> RentOrder {
     }
 }
 
-/// Those in a list that are ours, and that all others are nobody's business of ours.
+/// Our pods in the list. Also checks that the foreign pods are untouched.
 async fn ours(provider: &dyn Provider) -> Vec<Pod> {
     let pods = provider.list().await.unwrap();
     pods.into_iter()
@@ -81,33 +81,33 @@ async fn tags(provider: &dyn Provider) -> Vec<String> {
     tags
 }
 
-/// Looks until it is as expected.
-async fn until(account: &impl Account, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// Polls wait_until the condition holds.
+async fn wait_until(account: &impl Account, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let mut looks = tokio::time::interval(Duration::from_millis(20));
     let looking = async {
         while !is_so().await {
-            account.pass();
+            account.advance();
             looks.tick().await;
         }
     };
-    assert!(tokio::time::timeout(SOON, looking).await.is_ok(), "not within {SOON:?}: {what}");
+    assert!(tokio::time::timeout(WAIT_MAX, looking).await.is_ok(), "not within {WAIT_MAX:?}: {what}");
 }
 
-/// Nothing of a test stays behind.
+/// Returns all pods, so that a test leaves nothing behind.
 async fn clear(account: &impl Account, provider: &dyn Provider) {
     for pod in ours(provider).await {
-        provider.give_back(pod.id).await.unwrap();
+        provider.return_pod(pod.id).await.unwrap();
     }
-    until(account, "all are gone", async || ours(provider).await.is_empty()).await;
+    wait_until(account, "all are gone", async || ours(provider).await.is_empty()).await;
 }
 
-pub(super) async fn a_rented_pod_is_listed_once_under_its_tag(account: &impl Account) {
+pub(super) async fn rented_pod_is_listed_once_under_its_tag(account: &impl Account) {
     let provider = account.open();
     let others = provider.list().await.unwrap().len();
     let made = provider.rent(order(account, 1)).await.unwrap();
     assert_eq!(made.tag, tag(1));
     let mut listed = Vec::new();
-    until(account, "it is listed", async || {
+    wait_until(account, "it is listed", async || {
         listed = ours(&*provider).await;
         !listed.is_empty()
     })
@@ -118,12 +118,12 @@ pub(super) async fn a_rented_pod_is_listed_once_under_its_tag(account: &impl Acc
     clear(account, &*provider).await;
 }
 
-pub(super) async fn a_rented_pod_comes_to_run(account: &impl Account) {
+pub(super) async fn rented_pod_starts_running(account: &impl Account) {
     let provider = account.open();
     let made = provider.rent(order(account, 1)).await.unwrap();
     assert!(made.status <= PodStatus::Running, "{made:?}");
     let mut last = made.status;
-    until(account, "it runs", async || {
+    wait_until(account, "it runs", async || {
         let listed = ours(&*provider).await;
         let Some(pod) = listed.first() else { return false };
         assert!(pod.status >= last && pod.status <= PodStatus::Running, "{last:?}, then {pod:?}");
@@ -134,11 +134,11 @@ pub(super) async fn a_rented_pod_comes_to_run(account: &impl Account) {
     clear(account, &*provider).await;
 }
 
-pub(super) async fn whoever_comes_next_finds_the_same_pods(account: &impl Account) {
+pub(super) async fn next_plane_finds_the_same_pods(account: &impl Account) {
     let before = account.open();
     before.rent(order(account, 1)).await.unwrap();
     before.rent(order(account, 2)).await.unwrap();
-    until(account, "both are listed", async || ours(&*before).await.len() == 2).await;
+    wait_until(account, "both are listed", async || ours(&*before).await.len() == 2).await;
     let ids = |pods: Vec<Pod>| pods.into_iter().map(|pod| (pod.id, pod.tag)).collect::<BTreeSet<_>>();
     let known = ids(ours(&*before).await);
     drop(before);
@@ -147,50 +147,50 @@ pub(super) async fn whoever_comes_next_finds_the_same_pods(account: &impl Accoun
     clear(account, &*next).await;
 }
 
-pub(super) async fn a_pod_given_back_is_gone_however_often_it_is_given_back(account: &impl Account) {
+pub(super) async fn repeated_returns_leave_the_pod_gone(account: &impl Account) {
     let provider = account.open();
     let first = provider.rent(order(account, 1)).await.unwrap();
     provider.rent(order(account, 2)).await.unwrap();
-    until(account, "both are listed", async || ours(&*provider).await.len() == 2).await;
-    provider.give_back(first.id.clone()).await.unwrap();
-    let again = provider.give_back(first.id.clone()).await.map_err(|fault| fault.class);
+    wait_until(account, "both are listed", async || ours(&*provider).await.len() == 2).await;
+    provider.return_pod(first.id.clone()).await.unwrap();
+    let again = provider.return_pod(first.id.clone()).await.map_err(|fault| fault.class);
     assert!(matches!(again, Ok(()) | Err(ProviderErrorClass::NotFound)), "{again:?}");
-    until(account, "it is gone", async || tags(&*provider).await == [tag(2)]).await;
-    let gone = provider.give_back(first.id).await.unwrap_err();
+    wait_until(account, "it is gone", async || tags(&*provider).await == [tag(2)]).await;
+    let gone = provider.return_pod(first.id).await.unwrap_err();
     assert_eq!(gone.class, ProviderErrorClass::NotFound);
     assert_eq!(tags(&*provider).await, [tag(2)], "the other one is as it was");
     clear(account, &*provider).await;
 }
 
-pub(super) async fn what_is_not_there_cannot_be_given_back(account: &impl Account) {
+pub(super) async fn missing_pod_cannot_be_returned(account: &impl Account) {
     let provider = account.open();
     let before = provider.list().await.unwrap();
     for id in ["zzzzzzzzzzzzzz", "remuda-0a1b2c3d-gpus-9", "a.b", "a:b", "a..b"] {
         let id: PodId = id.parse().unwrap();
-        assert_eq!(provider.give_back(id).await.unwrap_err().class, ProviderErrorClass::NotFound);
+        assert_eq!(provider.return_pod(id).await.unwrap_err().class, ProviderErrorClass::NotFound);
     }
     assert_eq!(provider.list().await.unwrap().len(), before.len());
 }
 
-pub(super) async fn many_at_once_are_one_pod_each(account: &impl Account) {
+pub(super) async fn concurrent_rents_create_one_pod_each(account: &impl Account) {
     let provider = account.open();
     let made = join_all((0..8).map(|number| provider.rent(order(account, number)))).await;
     let made: BTreeSet<_> = made.into_iter().map(|pod| pod.unwrap().id).collect();
     assert_eq!(made.len(), 8);
     let expected: Vec<_> = (0..8).map(tag).collect();
-    until(account, "all are listed", async || tags(&*provider).await == expected).await;
-    join_all(made.into_iter().map(|id| provider.give_back(id))).await.into_iter().for_each(Result::unwrap);
-    until(account, "all are gone", async || ours(&*provider).await.is_empty()).await;
+    wait_until(account, "all are listed", async || tags(&*provider).await == expected).await;
+    join_all(made.into_iter().map(|id| provider.return_pod(id))).await.into_iter().for_each(Result::unwrap);
+    wait_until(account, "all are gone", async || ours(&*provider).await.is_empty()).await;
 }
 
-pub(super) async fn a_list_is_whole_while_pods_come_and_go(account: &impl Account) {
+pub(super) async fn list_is_complete_while_pods_change(account: &impl Account) {
     let provider = account.open();
     provider.rent(order(account, 0)).await.unwrap();
-    until(account, "it is listed", async || ours(&*provider).await.len() == 1).await;
+    wait_until(account, "it is listed", async || ours(&*provider).await.len() == 1).await;
     let comes_and_goes = async {
         for number in 1..6 {
             let pod = provider.rent(order(account, number)).await.unwrap();
-            provider.give_back(pod.id).await.unwrap();
+            provider.return_pod(pod.id).await.unwrap();
         }
     };
     let looks = async {
@@ -201,11 +201,11 @@ pub(super) async fn a_list_is_whole_while_pods_come_and_go(account: &impl Accoun
         }
     };
     tokio::join!(comes_and_goes, looks);
-    until(account, "the others are gone", async || tags(&*provider).await == [tag(0)]).await;
+    wait_until(account, "the others are gone", async || tags(&*provider).await == [tag(0)]).await;
     clear(account, &*provider).await;
 }
 
-pub(super) async fn prices_are_of_what_there_is_to_rent(account: &impl Account) {
+pub(super) async fn prices_cover_the_offers(account: &impl Account) {
     let prices = account.open().prices().await.unwrap();
     let offers = account.offers();
     assert!(!prices.is_empty());
@@ -216,7 +216,7 @@ pub(super) async fn prices_are_of_what_there_is_to_rent(account: &impl Account) 
 }
 
 /// Faults: X10.
-pub(super) async fn what_a_pod_is_told_it_does_not_repeat(account: &impl Account) {
+pub(super) async fn environment_never_appears_in_lists_or_errors(account: &impl Account) {
     let provider = account.open();
     let order = order(account, 1);
     let mut shown = format!("{order:?}");

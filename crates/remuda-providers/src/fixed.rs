@@ -1,5 +1,5 @@
-//! Machines that are simply there: somebody set them up and starts a worker on each. Nothing is rented, nothing is
-//! given back, and what they cost is between their owner and the electricity company.
+//! Machines that already exist: an operator starts a worker on each. Nothing is rented or returned, and their costs are
+//! not tracked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,23 +8,23 @@ use remuda_core::id::{MachineId, PodId};
 use remuda_core::money::Money;
 use remuda_core::provider::{Pod, PodStatus, ProviderError, ProviderErrorClass};
 
-use super::{Provider, RentOrder};
+use crate::provider::{Provider, RentOrder};
 
 #[derive(Clone, Debug)]
-pub struct Fixed {
+pub struct FixedProvider {
     machines: BTreeSet<MachineId>,
 }
 
-impl Fixed {
-    pub fn new(machines: impl IntoIterator<Item = MachineId>) -> Fixed {
-        Fixed { machines: machines.into_iter().collect() }
+impl FixedProvider {
+    pub fn new(machines: impl IntoIterator<Item = MachineId>) -> FixedProvider {
+        FixedProvider { machines: machines.into_iter().collect() }
     }
 
     fn pods(&self) -> Result<Vec<Pod>, ProviderError> {
         self.machines
             .iter()
             .map(|machine| {
-                // Both are names, by the same rule.
+                // Machine and pod ids follow the same rules.
                 let id = machine.as_str().parse();
                 let id = id.map_err(|error: remuda_core::id::BadId| {
                     ProviderError::new(ProviderErrorClass::Invalid, error.to_string())
@@ -32,7 +32,7 @@ impl Fixed {
                 Ok(Pod {
                     id,
                     tag: machine.to_string(),
-                    // Nobody says otherwise: whether a worker is on it, its beats tell.
+                    // Always: whether a worker runs on the machine is known from its beats.
                     status: PodStatus::Running,
                     kind: String::new(),
                     place: String::new(),
@@ -46,32 +46,29 @@ impl Fixed {
     }
 }
 
-impl Provider for Fixed {
+impl Provider for FixedProvider {
     fn rent(&self, _: RentOrder) -> BoxFuture<'_, Result<Pod, ProviderError>> {
-        let fault = ProviderError::new(
+        let error = ProviderError::new(
             ProviderErrorClass::Capacity,
-            "a fixed fleet does not grow: name more machines in it",
+            "a fixed fleet cannot rent machines; add them to its settings",
         );
-        future::ready(Err(fault)).boxed()
+        future::ready(Err(error)).boxed()
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, ProviderError>> {
         future::ready(self.pods()).boxed()
     }
 
-    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
-        let fault = if self.machines.iter().any(|machine| machine.as_str() == pod.as_str()) {
+    fn return_pod(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
+        let error = if self.machines.iter().any(|machine| machine.as_str() == pod.as_str()) {
             ProviderError::new(
                 ProviderErrorClass::Conflict,
-                format!("{pod} is of a fixed fleet: take it out of the settings"),
+                format!("{pod} belongs to a fixed fleet; remove it from the settings"),
             )
         } else {
-            ProviderError::new(
-                ProviderErrorClass::NotFound,
-                format!("there is no machine {pod} in this fleet"),
-            )
+            ProviderError::new(ProviderErrorClass::NotFound, format!("machine {pod} is not in this fleet"))
         };
-        future::ready(Err(fault)).boxed()
+        future::ready(Err(error)).boxed()
     }
 
     fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, ProviderError>> {
@@ -84,8 +81,8 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_fixed_fleet_has_what_it_has() {
-        let fleet = Fixed::new(["attic", "cellar", "attic"].map(|name| name.parse().unwrap()));
+    async fn fixed_fleet_lists_its_machines_and_rents_none() {
+        let fleet = FixedProvider::new(["attic", "cellar", "attic"].map(|name| name.parse().unwrap()));
         let pods = fleet.list().await.unwrap();
         assert_eq!(pods.iter().map(|pod| pod.tag.as_str()).collect::<Vec<_>>(), ["attic", "cellar"]);
         assert!(pods.iter().all(|pod| pod.status == PodStatus::Running && pod.price.is_none()));
@@ -97,10 +94,10 @@ mod tests {
             environment: BTreeMap::new(),
         };
         assert_eq!(fleet.rent(order).await.unwrap_err().class, ProviderErrorClass::Capacity);
-        let fault = fleet.give_back("attic".parse().unwrap()).await.unwrap_err();
-        assert_eq!(fault.class, ProviderErrorClass::Conflict);
-        let fault = fleet.give_back("roof".parse().unwrap()).await.unwrap_err();
-        assert_eq!(fault.class, ProviderErrorClass::NotFound);
+        let error = fleet.return_pod("attic".parse().unwrap()).await.unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::Conflict);
+        let error = fleet.return_pod("roof".parse().unwrap()).await.unwrap_err();
+        assert_eq!(error.class, ProviderErrorClass::NotFound);
         assert_eq!(fleet.list().await.unwrap().len(), 2);
         assert!(fleet.prices().await.unwrap().is_empty());
     }

@@ -1,20 +1,20 @@
-//! Machines that are processes of this one: for rehearsals, for tests, and for a computer that is a fleet of its own.
+//! Machines that are processes on this computer: for rehearsals, for tests, and for a computer that is its own fleet.
 //!
 //! ```text
-//!  rent ──▶ intent in FOLDER/TAG.json ──▶ spawn ──▶ pid and start time into it
-//!  list ──▶ the records, each held against /proc: running, stopped, or never started
-//!  give back ──▶ SIGTERM ──stop_grace──▶ SIGKILL ──▶ gone: the record is removed
+//!  rent ──▶ intent in FOLDER/TAG.json ──▶ spawn ──▶ pid and start time added to it
+//!  list ──▶ the records, each compared with /proc: running, stopped, or never started
+//!  return ──▶ SIGTERM ──stop_grace──▶ SIGKILL ──▶ gone: the record is removed
 //! ```
 //!
-//! Pods outlive the plane that started them, like those of any provider. The intent is written before anything starts,
-//! and every process carries its mark in `REMUDA_POD`: a plane that was killed in the middle finds its pods again.
+//! Pods outlive the plane that started them, as with any provider. The intent is written before the process starts, and
+//! every process has its mark in `REMUDA_POD`, so a plane that is killed in between finds its pods again.
 //!
-//! A pod is a process group of its own, without a terminal. That is enough to be spared the Ctrl-C and the hang-up meant
-//! for the plane, and what leaves the group is still known by its mark.
+//! A pod is a separate process group without a terminal. That protects it from a Ctrl-C or hang-up meant for the plane,
+//! and processes that leave the group still have the mark.
 
-mod alive;
-mod ending;
+mod identity;
 mod records;
+mod stop;
 #[cfg(test)]
 mod tests;
 
@@ -32,20 +32,20 @@ use remuda_core::provider::{Pod, PodStatus, ProviderError, ProviderErrorClass};
 use tokio::process::{Child, Command};
 use tracing::{info, warn};
 
-use super::{Provider, RentOrder};
-use alive::Life;
+use crate::provider::{Provider, RentOrder};
+use identity::ProcessIdentity;
 use records::{Record, Records};
 
-/// The only thing there is to rent.
+/// The only offer.
 pub const OFFER: &str = "any";
 
-/// Where a process carries its mark: the tag, and something drawn, because tags of other folders may be the same.
+/// Environment variable with a pod's mark: the tag and a random part, because tags in other folders may be the same.
 const MARK: &str = "REMUDA_POD";
 
-/// A worker hands back what it holds, and goes; one that does not is killed.
+/// A worker returns what it holds and exits; if it does not, it is killed.
 const STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// What a pod may know of the plane's environment. Only this, because the rest may hold keys.
+/// What a pod inherits of the plane's environment. Nothing else, because it may contain keys.
 const INHERITED: [&str; 14] = [
     "PATH",
     "HOME",
@@ -64,16 +64,16 @@ const INHERITED: [&str; 14] = [
 ];
 const INHERITED_PREFIXES: [&str; 4] = ["LC_", "XDG_", "CUDA_", "NVIDIA_"];
 
-/// What the owner of a fleet of processes says.
+/// Settings of a fleet of processes.
 #[derive(Clone, Debug)]
 pub struct ProcessSettings {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Where pods are recorded and write their logs. One fleet has it, and keeps it over restarts.
+    /// Folder for records and logs. It belongs to one fleet and must persist across restarts.
     pub folder: PathBuf,
-    /// What an hour is said to cost, to rehearse budgets.
+    /// A nominal price per hour, to rehearse budgets.
     pub price: Option<Money>,
-    /// How long a pod may take to end by itself.
+    /// How long a pod may take to exit by itself.
     pub stop_grace: Duration,
 }
 
@@ -84,34 +84,37 @@ impl ProcessSettings {
 }
 
 #[derive(Debug)]
-pub struct Process(Arc<Shared>);
+pub struct ProcessProvider(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     settings: ProcessSettings,
     records: Records,
-    /// Whoever looks at the records and acts on it holds this: nobody sees a pod between its intent and its start.
-    turn: Mutex<Turn>,
+    /// Held while records are read and acted on, so that no other task sees a pod between its intent and its start.
+    state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
-struct Turn {
-    /// Those somebody sees to the end of.
-    ending: BTreeSet<PodId>,
+struct State {
+    /// Pods that a task is already stopping.
+    stopping: BTreeSet<PodId>,
 }
 
-impl Process {
-    /// Makes the folder where there is none.
-    pub fn open(settings: ProcessSettings) -> io::Result<Process> {
+impl ProcessProvider {
+    /// Creates the folder if it does not exist.
+    pub fn open(settings: ProcessSettings) -> io::Result<ProcessProvider> {
         if settings.command.is_empty() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "a fleet of processes needs a command"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "a fleet of processes needs a command; set `command`",
+            ));
         }
         let records = Records::open(settings.folder.clone())?;
-        Ok(Process(Arc::new(Shared { settings, records, turn: Mutex::default() })))
+        Ok(ProcessProvider(Arc::new(Shared { settings, records, state: Mutex::default() })))
     }
 }
 
-impl Provider for Process {
+impl Provider for ProcessProvider {
     fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, ProviderError>> {
         Box::pin(blocking(&self.0, move |shared| shared.rent(&order)))
     }
@@ -120,8 +123,8 @@ impl Provider for Process {
         Box::pin(blocking(&self.0, |shared| shared.list()))
     }
 
-    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
-        Box::pin(blocking(&self.0, move |shared| ending::begin(shared, pod)))
+    fn return_pod(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
+        Box::pin(blocking(&self.0, move |shared| stop::begin(shared, pod)))
     }
 
     fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, ProviderError>> {
@@ -130,60 +133,60 @@ impl Provider for Process {
     }
 }
 
-/// Files and processes are waited for where nobody else waits.
+/// Runs file and process operations on a blocking thread.
 async fn blocking<T: Send + 'static>(
     shared: &Arc<Shared>,
     work: impl FnOnce(&Arc<Shared>) -> Result<T, ProviderError> + Send + 'static,
 ) -> Result<T, ProviderError> {
     let shared = Arc::clone(shared);
     let done = tokio::task::spawn_blocking(move || work(&shared)).await;
-    // It panicked, or the runtime is about to end: what it did before that is in the records.
+    // It panicked or the runtime is shutting down: what it did is in the records.
     done.unwrap_or_else(|error| {
-        Err(ProviderError::new(ProviderErrorClass::Ambiguous, format!("cut short: {error}")))
+        Err(ProviderError::new(ProviderErrorClass::Ambiguous, format!("interrupted: {error}")))
     })
 }
 
 impl Shared {
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn rent(&self, order: &RentOrder) -> Result<Pod, ProviderError> {
         let id: PodId = order.tag.parse().map_err(|error| {
             ProviderError::new(
                 ProviderErrorClass::Invalid,
-                format!("the tag cannot be the name of a file: {error}"),
+                format!("the tag is not a valid file name: {error}"),
             )
         })?;
-        let _turn = self.turn();
+        let _guard = self.lock();
         let mut record = Record::intent(id);
         self.records.begin(&record).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => ProviderError::new(
-                ProviderErrorClass::Conflict,
-                format!("there is a pod {} already", order.tag),
-            ),
+            io::ErrorKind::AlreadyExists => {
+                ProviderError::new(ProviderErrorClass::Conflict, format!("pod {} already exists", order.tag))
+            }
             _ => self.failed(&error),
         })?;
         let mut child = match self.spawn(order, &record.mark) {
             Ok(child) => child,
             Err(error) => {
-                // Nothing was started; a record that stays is shown as failed, and given back like any other.
+                // No process was started. If the record cannot be removed, the pod is listed as failed and can be
+                // returned.
                 self.records.remove(&record.id).ok();
                 let program = &self.settings.command[0];
                 return Err(ProviderError::new(class_of(&error), format!("cannot start {program}: {error}")));
             }
         };
-        // Nobody has waited for it yet: even if it has ended, its number is still its own.
-        let life = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Life::of);
+        // The child is not reaped yet: even if it has exited, the pid is not reused.
+        let identity = child.id().and_then(|pid| i32::try_from(pid).ok()).map(ProcessIdentity::for_pid);
         tokio::spawn(async move { drop(child.wait().await) });
-        let recorded = life.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into())).and_then(|life| {
-            info!(pod = %record.id, pid = life.pid, "started a pod as a process");
-            record.life = Some(life);
+        let recorded = identity.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into())).and_then(|identity| {
+            info!(pod = %record.id, pid = identity.pid, "pod process started");
+            record.process = Some(identity);
             self.records.write(&record)
         });
         match recorded {
             Ok(()) => Ok(self.pod(&record, PodStatus::Running)),
-            // It runs, and will be found by its mark.
+            // It runs, and can be found by its mark.
             Err(error) => {
                 let why = format!("{} was started, but could not be recorded: {error}", record.id);
                 Err(ProviderError::new(ProviderErrorClass::Ambiguous, why))
@@ -208,37 +211,38 @@ impl Shared {
     }
 
     fn list(&self) -> Result<Vec<Pod>, ProviderError> {
-        let _turn = self.turn();
+        let _guard = self.lock();
         let records = self.records.read_all().map_err(|error| self.failed(&error))?;
         records
             .into_iter()
             .map(|mut record| {
-                let status = self.look(&mut record).map_err(|error| self.failed(&error))?;
+                let status = self.status(&mut record).map_err(|error| self.failed(&error))?;
                 Ok(self.pod(&record, status))
             })
             .collect()
     }
 
-    /// What became of a pod. One whose number was not recorded is looked for by its mark.
-    fn look(&self, record: &mut Record) -> io::Result<PodStatus> {
-        if record.life.is_none()
-            && let Some(found) = alive::oldest_marked(MARK, &record.mark)?
+    /// The status of a pod. If its pid was not recorded, the pod is searched by its mark.
+    fn status(&self, record: &mut Record) -> io::Result<PodStatus> {
+        if record.process.is_none()
+            && let Some(found) = identity::oldest_marked(MARK, &record.mark)?
         {
-            info!(pod = %record.id, pid = found.pid, "found a pod again by its mark");
-            record.life = Some(found);
+            info!(pod = %record.id, pid = found.pid, "pod process found by its mark");
+            record.process = Some(found);
             if let Err(error) = self.records.write(record) {
-                warn!(%error, pod = %record.id, "cannot record a pod that was found again; the next look finds it too");
+                warn!(%error, pod = %record.id, "recording a pod found by its mark failed; the next list will find it again");
             }
         }
-        Ok(match &record.life {
-            Some(life) if life.is_alive() => PodStatus::Running,
+        Ok(match &record.process {
+            Some(identity) if identity.is_alive() => PodStatus::Running,
             Some(_) => PodStatus::Stopped,
             None => PodStatus::Failed,
         })
     }
 
     fn pod(&self, record: &Record, status: PodStatus) -> Pod {
-        let started = record.life.as_ref().map(|life| format!("{}/{}", life.pid, life.started));
+        let started =
+            record.process.as_ref().map(|identity| format!("{}/{}", identity.pid, identity.started));
         Pod {
             id: record.id.clone(),
             tag: record.id.to_string(),
@@ -262,7 +266,7 @@ impl Shared {
     }
 }
 
-/// What a person has to mend, and what passes.
+/// Errors that an operator has to fix, and errors that pass.
 fn class_of(error: &io::Error) -> ProviderErrorClass {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {

@@ -1,5 +1,5 @@
-//! What is known of the pods, one file each: `FOLDER/TAG.json`, beside `FOLDER/TAG.log`. A file is whole or not there.
-//! Which is why one that cannot be read is a fault and never passed over: it may be a pod that runs.
+//! The records of pods, one file each: `FOLDER/TAG.json`, next to `FOLDER/TAG.log`. Files are written atomically. An
+//! unreadable file is an error and never skipped: it may belong to a running pod.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -11,23 +11,23 @@ use remuda_core::id::PodId;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::alive::Life;
+use super::identity::ProcessIdentity;
 
-/// How many logs of pods that are gone are kept: enough to see why the last few ended.
+/// How many logs of removed pods are kept: enough to see why the last few ended.
 const LOGS_MAX: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) id: PodId,
-    /// What it and everything it starts has in its environment, and nobody else.
+    /// In the environment of this pod and its children, and of no other process.
     pub(super) mark: String,
-    /// Nothing between the intent and the start.
-    pub(super) life: Option<Life>,
+    /// `None` between the intent and the start.
+    pub(super) process: Option<ProcessIdentity>,
 }
 
 impl Record {
     pub(super) fn intent(id: PodId) -> Record {
-        Record { mark: format!("{id}/{}", Uuid::new_v4().simple()), id, life: None }
+        Record { mark: format!("{id}/{}", Uuid::new_v4().simple()), id, process: None }
     }
 }
 
@@ -38,18 +38,18 @@ pub(super) struct Records {
 
 impl Records {
     pub(super) fn open(folder: PathBuf) -> io::Result<Records> {
-        // What pods write is not for everybody's eyes.
+        // Logs of pods may contain secrets.
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
         Ok(Records { folder })
     }
 
-    /// Where a pod writes; a pipe would break with the plane.
+    /// A file for the pod's output; a pipe would break when the plane exits.
     pub(super) fn log(&self, tag: &str) -> io::Result<File> {
         let path = self.folder.join(format!("{tag}.log"));
         OpenOptions::new().create(true).append(true).mode(0o600).open(path)
     }
 
-    /// Writes the first record of a pod, of which there must be none.
+    /// Writes the first record of a pod; fails if there is one.
     pub(super) fn begin(&self, record: &Record) -> io::Result<()> {
         if self.path(&record.id).try_exists()? {
             return Err(io::ErrorKind::AlreadyExists.into());
@@ -67,7 +67,7 @@ impl Records {
         File::open(&self.folder)?.sync_all()
     }
 
-    /// Nothing if there is no such pod.
+    /// `None` if there is no such pod.
     pub(super) fn read(&self, id: &PodId) -> io::Result<Option<Record>> {
         match fs::read(self.path(id)) {
             Ok(text) => parse(&text, id.as_str()).map(Some),
@@ -76,7 +76,7 @@ impl Records {
         }
     }
 
-    /// All of them, or none.
+    /// All records, or an error.
     pub(super) fn read_all(&self) -> io::Result<Vec<Record>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -84,7 +84,7 @@ impl Records {
             let Some(tag) = name.to_str().and_then(|name| name.strip_suffix(".json")) else { continue };
             match fs::read(self.folder.join(&name)) {
                 Ok(text) => records.push(parse(&text, tag)?),
-                // It ended while we looked.
+                // It was removed while the folder was read.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -101,7 +101,7 @@ impl Records {
         self.clear_logs()
     }
 
-    /// Keeps the newest logs of pods that have no record any more.
+    /// Keeps the newest logs of pods without a record.
     fn clear_logs(&self) -> io::Result<()> {
         let mut logs = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
@@ -116,7 +116,7 @@ impl Records {
         logs.into_iter().take(too_many).try_for_each(|(_, path)| fs::remove_file(path))
     }
 
-    /// An id is checked to be a name when it is made: it leads out of no folder.
+    /// Ids are checked when they are parsed: none contains a path separator.
     fn path(&self, id: &PodId) -> PathBuf {
         self.folder.join(format!("{id}.json"))
     }
@@ -124,8 +124,11 @@ impl Records {
 
 fn parse(text: &[u8], tag: &str) -> io::Result<Record> {
     let bad = |why: String| {
-        let help = "see whether its process runs, then end it and remove the file";
-        io::Error::new(io::ErrorKind::InvalidData, format!("{tag}.json is no record of a pod: {why}; {help}"))
+        let help = "check whether its process runs, stop it, and remove the file";
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{tag}.json is not a valid pod record: {why}; {help}"),
+        )
     };
     let record: Record = serde_json::from_slice(text).map_err(|error| bad(error.to_string()))?;
     if record.id.as_str() != tag {

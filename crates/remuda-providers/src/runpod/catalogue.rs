@@ -1,4 +1,4 @@
-//! What offers cost, from RunPod's catalogue.
+//! Prices of offers, from RunPod's catalogue.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use serde::Deserialize;
 
 use super::api::Api;
-use super::fault;
+use super::error;
 use super::offer::Cloud;
 use super::pod::price;
 use super::settings::RunPodSettings;
@@ -20,7 +20,7 @@ struct Catalogue {
 #[derive(Deserialize)]
 struct Gpu {
     id: String,
-    /// Whether it is offered there at all: one that is not may have a price nevertheless.
+    /// Whether it is offered there at all; an unavailable one may still have a price.
     #[serde(default)]
     secure: Option<bool>,
     #[serde(default)]
@@ -53,7 +53,7 @@ pub(super) async fn prices(
     settings: &RunPodSettings,
 ) -> Result<BTreeMap<String, Money>, ProviderError> {
     let answer = api.get(&["catalog", "gpus"], &[]).await?;
-    let catalogue: Catalogue = fault::read(&answer).map_err(|why| {
+    let catalogue: Catalogue = error::read(&answer).map_err(|why| {
         ProviderError::new(ProviderErrorClass::Transient, format!("the catalogue was answered, but {why}"))
     })?;
     let gpus: BTreeMap<_, _> = catalogue.gpus.iter().map(|gpu| (gpu.id.as_str(), gpu)).collect();

@@ -1,5 +1,5 @@
-//! Every pod of the account. A list that is not surely complete is none: from what is missing in it, machines would be
-//! taken for gone.
+//! Lists every pod of the account. A list that may be incomplete is an error: the core would take missing pods for
+//! gone.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use remuda_core::provider::{Pod, ProviderError, ProviderErrorClass};
 use serde::Deserialize;
 
 use super::api::Api;
-use super::fault;
-use super::pod::Listed;
+use super::error;
+use super::pod::PodView;
 
-/// One call for any fleet of a usual size; an answer of so many pods with all their fields stays within bounds.
-const PAGE: &str = "500";
+/// One call for any usual fleet; an answer of so many pods with all their fields stays within the size limit.
+const PAGE_SIZE: &str = "500";
 
-/// More pods than that nobody has: it is a list without an end.
+/// No account has more pods than that: the list does not end.
 const PAGES_MAX: usize = 40;
 
 #[derive(Deserialize)]
 struct Page {
-    pods: Vec<Listed>,
+    pods: Vec<PodView>,
     #[serde(default)]
     pagination: Option<Pagination>,
 }
@@ -31,18 +31,18 @@ struct Pagination {
     has_next_page: bool,
 }
 
-pub(super) async fn all(api: &Api, allows_unpaged: bool) -> Result<Vec<Pod>, ProviderError> {
+pub(super) async fn list_all(api: &Api, allows_unpaged: bool) -> Result<Vec<Pod>, ProviderError> {
     let odd = |why: String| {
         ProviderError::new(ProviderErrorClass::Transient, format!("the list of pods was answered, but {why}"))
     };
-    // By id: a pod that moves from one page to the next while we read is one pod.
+    // By id: a pod that moves to the next page while the list is read is still one pod.
     let mut pods = BTreeMap::new();
     let mut cursors: Vec<String> = Vec::new();
     while cursors.len() < PAGES_MAX {
-        let mut query = vec![("limit", PAGE)];
+        let mut query = vec![("limit", PAGE_SIZE)];
         query.extend(cursors.last().map(|cursor| ("cursor", cursor.as_str())));
         let answer = api.get(&["pods"], &query).await?;
-        let page: Page = fault::read(&answer).map_err(odd)?;
+        let page: Page = error::read(&answer).map_err(odd)?;
         for listed in page.pods {
             if let Some(pod) = listed.into_pod().map_err(odd)? {
                 pods.insert(pod.id.clone(), pod);

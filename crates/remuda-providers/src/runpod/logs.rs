@@ -1,5 +1,5 @@
-//! What RunPod says about the start of a pod. It is the only place where a failed pull or a container that never comes up
-//! is told; it goes into the errors that people read.
+//! RunPod's system log of a pod. It is the only place that explains a failed pull or a container that never starts; it
+//! is added to error messages.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use remuda_core::id::PodId;
 use remuda_core::provider::ProviderError;
 use serde::Deserialize;
 
-use super::{RunPod, path_part};
+use super::{RunPodProvider, path_part};
 use remuda_net::text::one_line;
 
-/// The stream stays open after the last line; what has come until it pauses is enough.
-const READ_MAX: Duration = Duration::from_secs(5);
+/// The stream stays open after the last line; what arrives within this time is enough.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 const LINES_MAX: usize = 20;
 const LINE_CHARS_MAX: usize = 300;
@@ -22,8 +22,8 @@ struct Event {
     line: String,
 }
 
-impl RunPod {
-    /// The last lines about a pod, the newest last, as far as they come within a few seconds.
+impl RunPodProvider {
+    /// The last lines about a pod, newest last, as far as they arrive within a few seconds.
     pub async fn system_log(&self, pod: &PodId) -> Result<Vec<String>, ProviderError> {
         let path = ["pods", path_part(pod)?, "logs"];
         let tail = LINES_MAX.to_string();
@@ -36,13 +36,13 @@ impl RunPod {
                 text.extend_from_slice(&piece);
             }
         };
-        // That it does not end is how it is.
-        drop(tokio::time::timeout(READ_MAX, reading).await);
+        // The timeout is expected: the stream does not end.
+        drop(tokio::time::timeout(READ_TIMEOUT, reading).await);
         Ok(lines(&String::from_utf8_lossy(&text)))
     }
 }
 
-/// The lines in a stream of events; what is cut off or no event is passed over.
+/// The lines in an event stream; truncated and unknown events are skipped.
 fn lines(stream: &str) -> Vec<String> {
     let data = stream.lines().filter_map(|line| line.strip_prefix("data:"));
     let mut lines: Vec<_> = data
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_lines_are_told_without_what_is_odd() {
+    fn last_log_lines_are_sanitized() {
         let event = |n: usize| {
             format!(
                 "id: 1/{n}\ndata: {{\"ts\":\"t\",\"source\":\"system\",\"line\":\"pull {n}\\u001b[2J\"}}\n\n"

@@ -1,4 +1,4 @@
-//! What may be rented, as one text: `GPU ID[@DATA CENTRE][/SECURE|COMMUNITY]`.
+//! An offer as text: `GPU ID[@DATA CENTRE][/SECURE|COMMUNITY]`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +7,9 @@ use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct RunPodOffer {
     pub gpu: String,
-    /// Nothing: wherever there is one.
+    /// `None`: any data centre.
     pub data_centre: Option<String>,
     pub cloud: Cloud,
 }
@@ -20,7 +20,7 @@ pub enum Cloud {
     /// Data centres; every machine has a public address.
     #[default]
     Secure,
-    /// Other people's computers: cheaper, and not always reachable.
+    /// Computers of third parties: cheaper, and not always reachable.
     Community,
 }
 
@@ -48,10 +48,10 @@ impl fmt::Display for Cloud {
     }
 }
 
-impl FromStr for Offer {
+impl FromStr for RunPodOffer {
     type Err = ProviderError;
 
-    fn from_str(text: &str) -> Result<Offer, ProviderError> {
+    fn from_str(text: &str) -> Result<RunPodOffer, ProviderError> {
         let (rest, cloud) = match text.split_once('/') {
             Some((rest, cloud)) => (rest, cloud.parse()?),
             None => (text, Cloud::default()),
@@ -65,11 +65,11 @@ impl FromStr for Offer {
             let why = format!("{text:?} is no offer: write GPU ID[@DATA CENTRE][/SECURE|COMMUNITY]");
             return Err(ProviderError::new(ProviderErrorClass::Invalid, why));
         }
-        Ok(Offer { gpu: gpu.to_owned(), data_centre: data_centre.map(str::to_owned), cloud })
+        Ok(RunPodOffer { gpu: gpu.to_owned(), data_centre: data_centre.map(str::to_owned), cloud })
     }
 }
 
-impl fmt::Display for Offer {
+impl fmt::Display for RunPodOffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.gpu)?;
         if let Some(data_centre) = &self.data_centre {
@@ -84,19 +84,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_offer_is_read_as_it_is_written() {
+    fn offer_round_trips_through_text() {
         for (text, written) in [
             ("NVIDIA L4", "NVIDIA L4/SECURE"),
             ("NVIDIA L4@EU-RO-1", "NVIDIA L4@EU-RO-1/SECURE"),
             ("NVIDIA A100-SXM4-80GB/community", "NVIDIA A100-SXM4-80GB/COMMUNITY"),
             ("NVIDIA L4@EU-RO-1/COMMUNITY", "NVIDIA L4@EU-RO-1/COMMUNITY"),
         ] {
-            let offer: Offer = text.parse().unwrap();
+            let offer: RunPodOffer = text.parse().unwrap();
             assert_eq!(offer.to_string(), written);
             assert_eq!(written.parse(), Ok(offer));
         }
         for bad in ["", "@EU-RO-1", "L4@", "L4/", "L4/ALL", "L4@a@b", "L4/SECURE/x"] {
-            assert_eq!(bad.parse::<Offer>().unwrap_err().class, ProviderErrorClass::Invalid, "{bad}");
+            assert_eq!(bad.parse::<RunPodOffer>().unwrap_err().class, ProviderErrorClass::Invalid, "{bad}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A pod as RunPod shows it. Of its many fields only those that say something are read; above all not its environment.
+//! A pod as RunPod shows it. Only the fields that matter are read, and never the environment.
 
 use remuda_core::id::PodId;
 use remuda_core::money::Money;
@@ -9,10 +9,10 @@ use tracing::warn;
 
 use remuda_net::text::one_line;
 
-/// What must be there is required: a pod without a name could be one of ours.
+/// Missing required fields are an error: a pod without a name could be one of ours.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Listed {
+pub(super) struct PodView {
     id: String,
     name: String,
     status: String,
@@ -36,7 +36,7 @@ struct Gpu {
     id: Option<String>,
 }
 
-/// `proxy` is left out: it prints errors and exits with 0, so nothing can be told from it.
+/// `proxy` is ignored: it prints errors and exits with 0, so it proves nothing.
 #[derive(Deserialize)]
 struct Ssh {
     #[serde(default, deserialize_with = "if_readable")]
@@ -50,26 +50,26 @@ struct Direct {
     username: String,
 }
 
-impl Listed {
-    /// Nothing if it is gone and only its name is left.
+impl PodView {
+    /// `None` for a pod that is gone and is only a name in the list.
     pub(super) fn into_pod(self) -> Result<Option<Pod>, String> {
         let id: PodId = self.id.parse().map_err(|_| "with a pod whose id is none".to_owned())?;
         let status = match self.status.as_str() {
             "PROVISIONING" => PodStatus::Provisioning,
             "STARTING" => PodStatus::Starting,
-            // It has a place and is billed; its container is there only once there is a runtime.
+            // It is scheduled and billed, but its container exists only once there is a runtime.
             "RUNNING" if self.runtime.is_some() => PodStatus::Running,
             "RUNNING" => PodStatus::Starting,
             "EXITED" => PodStatus::Stopped,
             "ERROR" => PodStatus::Failed,
             "TERMINATED" => return Ok(None),
             other => {
-                // Until we know better: there, and not running. If it stays so, its time runs out.
-                warn!(pod = %id, status = one_line(other, 40), "RunPod has a status that is new to us");
+                // Unknown status: the pod exists and does not run. If that stays so, it times out.
+                warn!(pod = %id, status = one_line(other, 40), "RunPod reported an unknown status");
                 PodStatus::Starting
             }
         };
-        // Addresses linger after the end.
+        // Addresses remain after the end.
         let direct = self.ssh.and_then(|ssh| ssh.direct).filter(|_| self.status == "RUNNING");
         Ok(Some(Pod {
             id,
@@ -85,7 +85,7 @@ impl Listed {
     }
 }
 
-/// A pod of somebody else's that is odd in what does not matter must not hide all others.
+/// An oddity in an optional field of a foreign pod must not hide all others.
 fn if_readable<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
@@ -93,10 +93,10 @@ fn if_readable<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     Ok(serde_json::from_value(value).ok())
 }
 
-/// More than this an hour is no price.
+/// A higher price per hour is not plausible.
 const DOLLARS_MAX: f64 = 1e6;
 
-/// A price as the API writes it. Nothing is free: 0 is said of what is not offered, and of what nobody has priced yet.
+/// A price as the API writes it. 0 means not offered or not priced yet, never free.
 pub(super) fn price(dollars: f64) -> Option<Money> {
     let micros = |dollars: f64| (dollars * 1e6).round() as u64;
     (dollars > 0.0 && dollars <= DOLLARS_MAX).then(|| Money::from_micros(micros(dollars)))

@@ -1,5 +1,5 @@
-//! What is sent to RunPod and what is made of its answers: told with answers that were recorded or are in its manual, and
-//! with the stand-in for it, which knows what it really did.
+//! What is sent to RunPod and how its answers are read: with recorded answers, with answers from its manual, and with
+//! the fake account, which knows what really happened.
 
 mod account;
 mod answers;
@@ -15,7 +15,7 @@ use remuda_core::money::Money;
 use remuda_core::provider::ProviderErrorClass;
 use serde_json::{Value, json};
 
-use super::{Cloud, RunPod, RunPodSettings};
+use super::{Cloud, RunPodProvider, RunPodSettings};
 use crate::{Provider as _, RentOrder};
 use answers::{Answer, Answers};
 use remuda_net::secret::Secret;
@@ -39,8 +39,8 @@ pub(super) fn settings(url: &str) -> RunPodSettings {
     }
 }
 
-fn runpod(answers: &Answers) -> RunPod {
-    RunPod::new(settings(&answers.url), http()).unwrap()
+fn runpod(answers: &Answers) -> RunPodProvider {
+    RunPodProvider::new(settings(&answers.url), http()).unwrap()
 }
 
 pub(super) fn order(tag: &str, offer: &str) -> RentOrder {
@@ -56,7 +56,7 @@ fn id(text: &str) -> PodId {
     text.parse().unwrap()
 }
 
-/// A pod that is ready, as one was seen.
+/// A ready pod, as recorded.
 fn ready() -> Value {
     json!({
         "id": "k3v9x2m7q1z8ab", "name": TAG, "status": "RUNNING", "actions": ["stop", "restart", "terminate"],
@@ -81,7 +81,7 @@ fn with(mut pod: Value, changes: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn prices_are_for_all_gpus_of_a_machine_in_its_cloud() {
+async fn price_covers_all_gpus_of_a_machine() {
     let answers = Answers::start([Answer::json(
         200,
         &json!({ "gpus": [
@@ -99,7 +99,7 @@ async fn prices_are_for_all_gpus_of_a_machine_in_its_cloud() {
         data_centres: vec!["EU-RO-1".to_owned(), "US-KS-2".to_owned()],
         ..settings(&answers.url)
     };
-    let runpod = RunPod::new(settings, http()).unwrap();
+    let runpod = RunPodProvider::new(settings, http()).unwrap();
     let offers = runpod.offers();
     assert_eq!(
         offers[..4],
@@ -113,16 +113,16 @@ async fn prices_are_for_all_gpus_of_a_machine_in_its_cloud() {
     assert_eq!(offers.len(), 8);
     let prices: Vec<_> = runpod.prices().await.unwrap().into_iter().collect();
     let (secure, community) = (Money::from_micros(1_380_000), Money::from_micros(680_000));
-    // The other GPU is nowhere to be had: not at 0 dollars, and not where it is not offered.
+    // The other GPU is unavailable: it costs 0 dollars or is not offered.
     let expected = [(1, community), (0, secure), (3, community), (2, secure)];
     assert_eq!(prices, expected.map(|(at, price)| (offers[at].clone(), price)));
-    assert_eq!(answers.asked()[0].path, "/v2/catalog/gpus");
+    assert_eq!(answers.requests()[0].path, "/v2/catalog/gpus");
 }
 
 #[test]
-fn settings_that_cannot_work_are_told_at_the_start() {
+fn invalid_settings_are_reported_at_start() {
     let good = || settings("https://api.runpod.io/v2");
-    assert!(RunPod::new(good(), http()).is_ok());
+    assert!(RunPodProvider::new(good(), http()).is_ok());
     let bad = [
         RunPodSettings { gpus: vec![], ..good() },
         RunPodSettings { gpus: vec!["A@B".to_owned()], ..good() },
@@ -139,7 +139,7 @@ fn settings_that_cannot_work_are_told_at_the_start() {
         RunPodSettings { url: "https://me:canary@api.runpod.io/v2".to_owned(), ..good() },
     ];
     for settings in bad {
-        let fault = RunPod::new(settings, http()).unwrap_err();
+        let fault = RunPodProvider::new(settings, http()).unwrap_err();
         assert_eq!(fault.class, ProviderErrorClass::Invalid, "{fault}");
         assert!(!fault.message.contains("canary"), "{fault}");
     }
@@ -147,7 +147,7 @@ fn settings_that_cannot_work_are_told_at_the_start() {
 
 /// Faults: X10.
 #[tokio::test]
-async fn what_goes_wrong_is_told_without_keys_and_environments() {
+async fn errors_contain_no_keys_and_environments() {
     let echo = json!({ "title": "No", "detail": format!("$.env.REMUDA_TOKEN: {TOKEN} is too long") });
     let broken = format!("{{\"id\":\"k3v9\",\"name\":7,\"env\":{{\"REMUDA_TOKEN\":\"{TOKEN}\"}}");
     let listed = json!({ "pods": [with(ready(), &json!({ "status": [TOKEN] }))], "pagination": {} });
@@ -159,23 +159,23 @@ async fn what_goes_wrong_is_told_without_keys_and_environments() {
     ])
     .await;
     let runpod = runpod(&answers);
-    let mut told = format!("{runpod:?}");
+    let mut output = format!("{runpod:?}");
     for _ in 0..3 {
-        told += &format!("{:?}", runpod.rent(order(TAG, "NVIDIA L4")).await.unwrap_err());
+        output += &format!("{:?}", runpod.rent(order(TAG, "NVIDIA L4")).await.unwrap_err());
     }
-    told += &format!("{:?}", runpod.list().await.unwrap_err());
-    assert!(told.contains("*** is too long"), "{told}");
-    assert!(!told.contains("canary"), "{told}");
+    output += &format!("{:?}", runpod.list().await.unwrap_err());
+    assert!(output.contains("*** is too long"), "{output}");
+    assert!(!output.contains("canary"), "{output}");
 }
 
 #[tokio::test]
-async fn the_last_words_about_a_pod_are_read_from_a_stream_that_does_not_end() {
+async fn last_log_lines_are_read_from_an_endless_stream() {
     let events = "id: 1/1\ndata: {\"ts\":\"t\",\"source\":\"system\",\"line\":\"pull access denied\"}\n\n";
     let answers =
         Answers::start([Answer::endless(events), Answer::json(404, &json!({ "title": "no" }))]).await;
     let runpod = runpod(&answers);
     assert_eq!(runpod.system_log(&id("k3v9x2m7q1z8ab")).await.unwrap(), ["pull access denied"]);
-    assert_eq!(answers.asked()[0].path, "/v2/pods/k3v9x2m7q1z8ab/logs");
-    assert!(answers.asked()[0].query.starts_with("source=system&tail="));
+    assert_eq!(answers.requests()[0].path, "/v2/pods/k3v9x2m7q1z8ab/logs");
+    assert!(answers.requests()[0].query.starts_with("source=system&tail="));
     assert_eq!(runpod.system_log(&id("gone")).await.unwrap_err().class, ProviderErrorClass::NotFound);
 }

@@ -1,4 +1,4 @@
-//! The key we log in with: one for all machines, ed25519 and nothing else.
+//! The ed25519 key for logins, one for all machines.
 
 use std::fmt;
 use std::fs;
@@ -10,36 +10,36 @@ use std::sync::Arc;
 use russh::keys::ssh_key::LineEnding;
 use russh::keys::{Algorithm, PrivateKey};
 
-/// Shared and cheap to copy; its secret part is never shown.
+/// Cheap to clone; the private part is never printed.
 #[derive(Clone)]
-pub struct Key {
+pub struct SshKey {
     private: Arc<PrivateKey>,
     public: String,
 }
 
-impl Key {
-    /// The key in this file, which is made if there is none. Blocks while it reads.
-    pub fn open(path: &Path) -> Result<Key, KeyError> {
-        let failed = |source| KeyError::Io { path: path.to_owned(), source };
+impl SshKey {
+    /// Reads the key from the file, and creates it if there is none. Blocks.
+    pub fn open(path: &Path) -> Result<SshKey, SshKeyError> {
+        let failed = |source| SshKeyError::Io { path: path.to_owned(), source };
         if !path.try_exists().map_err(failed)? {
             make(path)?;
         }
         let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
         if mode & 0o077 != 0 {
-            return Err(KeyError::Exposed { path: path.to_owned(), mode: mode & 0o777 });
+            return Err(SshKeyError::Exposed { path: path.to_owned(), mode: mode & 0o777 });
         }
         let text = fs::read_to_string(path).map_err(failed)?;
-        Key::parse(&text).ok_or_else(|| KeyError::Unusable { path: path.to_owned() })
+        SshKey::parse(&text).ok_or_else(|| SshKeyError::Unusable { path: path.to_owned() })
     }
 
-    fn parse(text: &str) -> Option<Key> {
+    fn parse(text: &str) -> Option<SshKey> {
         let private = PrivateKey::from_openssh(text).ok()?;
         let is_usable = private.algorithm() == Algorithm::Ed25519 && !private.is_encrypted();
         let public = private.public_key().to_openssh().ok()?;
-        is_usable.then(|| Key { private: Arc::new(private), public })
+        is_usable.then(|| SshKey { private: Arc::new(private), public })
     }
 
-    /// The line that lets it in, as in `authorized_keys`.
+    /// The line for `authorized_keys`.
     pub fn public(&self) -> &str {
         &self.public
     }
@@ -49,15 +49,15 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SshKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Key").field(&self.public).finish()
+        f.debug_tuple("SshKey").field(&self.public).finish()
     }
 }
 
-fn make(path: &Path) -> Result<(), KeyError> {
-    let failed = |source| KeyError::Io { path: path.to_owned(), source };
-    let unmade = |_| KeyError::Unusable { path: path.to_owned() };
+fn make(path: &Path) -> Result<(), SshKeyError> {
+    let failed = |source| SshKeyError::Io { path: path.to_owned(), source };
+    let unmade = |_| SshKeyError::Unusable { path: path.to_owned() };
     let mut key =
         PrivateKey::random(&mut russh::keys::key::safe_rng(), Algorithm::Ed25519).map_err(unmade)?;
     key.set_comment("remuda");
@@ -69,7 +69,7 @@ fn make(path: &Path) -> Result<(), KeyError> {
     let mut file =
         fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
     let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
-    // A link does not replace: of two that make it at once the first one's is the key of both.
+    // A hard link does not overwrite: if two processes create the key at once, both use the first one.
     let placed = written.and_then(|()| match fs::hard_link(&draft, path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
@@ -79,7 +79,7 @@ fn make(path: &Path) -> Result<(), KeyError> {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum KeyError {
+pub enum SshKeyError {
     #[error("the SSH key {path:?} cannot be read or made: {source}")]
     Io { path: PathBuf, source: io::Error },
     #[error("others may read the SSH key {path:?} (mode {mode:o}): chmod 600 it")]

@@ -1,5 +1,5 @@
-//! One command on a machine, with an end that is certain: a deadline around all of it, a bound on what it may say, and
-//! no belief in a command that ended without an exit status.
+//! Runs one command on a machine with a guaranteed end: a deadline around all of it, a limit on its output, and an
+//! error if there is no exit status.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,10 +14,10 @@ use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::connection::{Connection, late};
-use super::stage::Step;
+use super::connection::{Connection, timed_out};
+use super::stage::StageDeadline;
 
-/// What a command gets to read.
+/// Standard input of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Input<'a> {
     Nothing,
@@ -25,126 +25,129 @@ pub(super) enum Input<'a> {
     File(&'a Path),
 }
 
-/// What a command that ended well said on its standard output: the end of it.
+/// The last part of the standard output of a successful command.
 #[derive(Debug)]
-pub(super) struct Answer(pub(super) String);
+pub(super) struct Stdout(pub(super) String);
 
-/// A shell script with arguments as one command line. Whoever may list processes there can read it: no secrets in here.
+/// A shell script with arguments as one command line. It is visible in the remote process list, so it must not contain
+/// secrets.
 pub(super) fn script(text: &str, arguments: &[&str]) -> String {
     let words = ["sh", "-c", text, "remuda"].into_iter().chain(arguments.iter().copied());
-    words.map(quoted).collect::<Vec<_>>().join(" ")
+    words.map(quote).collect::<Vec<_>>().join(" ")
 }
 
-/// One word, whatever is in it.
-pub(super) fn quoted(word: &str) -> String {
+/// Quotes one shell word.
+pub(super) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Ends well if the command did: exit status 0, and before the stage's deadline. `command` is a program with its arguments.
+/// Succeeds if the command does: exit status 0 before the stage's deadline. `command` is a program with its arguments.
 pub(super) async fn run(
     connection: &Connection,
-    step: Step,
+    step: StageDeadline,
     command: &str,
     input: Input<'_>,
-) -> Result<Answer, BootstrapError> {
-    let Step { stage, limit, deadline } = step;
-    // A command that hangs outlives the connection it came through, and an sshd does not signal what root started: so it
-    // takes its own end along, a little after ours.
+) -> Result<Stdout, BootstrapError> {
+    let StageDeadline { stage, timeout: limit, deadline } = step;
+    // A command that hangs outlives its connection, and sshd does not signal processes of root: so `timeout` ends it
+    // remotely, shortly after our deadline.
     let left = deadline.saturating_duration_since(Instant::now());
     let command = format!("exec timeout -k {KILL_SECONDS} {} {command}", left.as_secs() + 1);
-    let begun = match timeout_at(deadline, connection.begin(&command)).await {
-        Ok(Ok(channel)) => channel,
-        Ok(Err(error)) if connection.is_lost() => return Err(stage.early(error)),
-        Ok(Err(error)) => return Err(stage.failed(format!("it takes no commands: {error}"))),
-        Err(_) => return Err(stage.failed(late(limit))),
+    let channel = match timeout_at(deadline, connection.exec(&command)).await {
+        Ok(Ok(opened)) => opened,
+        Ok(Err(error)) if connection.is_lost() => return Err(stage.not_ready(error)),
+        Ok(Err(error)) => return Err(stage.failed(format!("it accepts no commands: {error}"))),
+        Err(_) => return Err(stage.failed(timed_out(limit))),
     };
-    let (mut reader, writer) = begun.split();
-    let mut said = Said::default();
+    let (mut reader, writer) = channel.split();
+    let mut output = CommandOutput::default();
     let ended = {
-        let (listening, speaking) = (listen(&mut reader, &mut said), speak(&writer, input));
+        let (reading, sending) = (read_output(&mut reader, &mut output), send_input(&writer, input));
         let exchange = async {
             tokio::select! {
-                ended = listening => ended,
-                error = speaking => Err(Unheard::Local(error)),
+                ended = reading => ended,
+                error = sending => Err(CommandFailure::Local(error)),
             }
         };
         timeout_at(deadline, exchange).await
     };
     match ended {
-        Ok(Ok(0)) => Ok(Answer(said.out())),
-        Ok(Ok(status)) => Err(stage.failed(format!("exit status {status}: {}", said.all()))),
-        Ok(Err(Unheard::NoStatus)) if connection.is_lost() => {
-            Err(stage.early(format!("the connection was lost: {}", said.all())))
+        Ok(Ok(0)) => Ok(Stdout(output.out())),
+        Ok(Ok(status)) => Err(stage.failed(format!("exit status {status}: {}", output.all()))),
+        Ok(Err(CommandFailure::NoStatus)) if connection.is_lost() => {
+            Err(stage.not_ready(format!("the connection was lost: {}", output.all())))
         }
-        Ok(Err(unheard)) => Err(stage.failed(format!("{unheard}: {}", said.all()))),
-        Err(_) => Err(stage.failed(format!("no end within {limit:?}: {}", said.all()))),
+        Ok(Err(failure)) => Err(stage.failed(format!("{failure}: {}", output.all()))),
+        Err(_) => Err(stage.failed(format!("not finished within {limit:?}: {}", output.all()))),
     }
 }
 
-/// How long a command has to tidy up when its time is over.
+/// Between SIGTERM and SIGKILL.
 const KILL_SECONDS: u32 = 5;
 
-/// For how long what a command said is still awaited once it has ended: what it left running may hold the channel open
-/// for ever.
-const REST_MAX: Duration = Duration::from_secs(1);
+/// How long output is awaited after the exit: a background process may keep the channel open forever.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Past this a command is not telling us anything any more.
+/// More output than this is not useful.
 const OUTPUT_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
-enum Unheard {
+enum CommandFailure {
     #[error("it ended without an exit status")]
     NoStatus,
     #[error("it was ended by signal {0}")]
     Killed(String),
-    #[error("it runs no commands")]
+    #[error("it refused to run the command")]
     Refused,
-    #[error("it said more than {} MiB", OUTPUT_BYTES_MAX >> 20)]
-    TooMuch,
-    #[error("what was to be sent cannot be read: {0}")]
+    #[error("it printed more than {} MiB", OUTPUT_BYTES_MAX >> 20)]
+    OutputTooLarge,
+    #[error("the local input cannot be read: {0}")]
     Local(#[source] io::Error),
 }
 
-async fn listen(reader: &mut ChannelReadHalf, said: &mut Said) -> Result<u32, Unheard> {
+async fn read_output(
+    reader: &mut ChannelReadHalf,
+    output: &mut CommandOutput,
+) -> Result<u32, CommandFailure> {
     loop {
-        match reader.wait().await.ok_or(Unheard::NoStatus)? {
+        match reader.wait().await.ok_or(CommandFailure::NoStatus)? {
             ChannelMsg::ExitStatus { exit_status } => {
                 let rest = async {
                     while let Some(message) = reader.wait().await {
-                        said.take(&message);
+                        output.take(&message);
                     }
                 };
-                drop(timeout(REST_MAX, rest).await);
+                drop(timeout(DRAIN_TIMEOUT, rest).await);
                 return Ok(exit_status);
             }
             ChannelMsg::ExitSignal { signal_name, .. } => {
-                return Err(Unheard::Killed(format!("{signal_name:?}")));
+                return Err(CommandFailure::Killed(format!("{signal_name:?}")));
             }
-            ChannelMsg::Failure => return Err(Unheard::Refused),
-            message => said.take(&message),
+            ChannelMsg::Failure => return Err(CommandFailure::Refused),
+            message => output.take(&message),
         }
-        if said.bytes > OUTPUT_BYTES_MAX {
-            return Err(Unheard::TooMuch);
+        if output.bytes > OUTPUT_BYTES_MAX {
+            return Err(CommandFailure::OutputTooLarge);
         }
     }
 }
 
-/// Comes back only if we cannot read what is to be sent. A command that does not take it ends sooner or later, and its
-/// own word says more than a closed channel.
-async fn speak(writer: &ChannelWriteHalf<client::Msg>, input: Input<'_>) -> io::Error {
-    match feed(writer, input).await {
-        Ok(Fed) => match pending::<Infallible>().await {},
+/// Returns only if the input cannot be read locally. A command that does not read its input ends sooner or later, and
+/// its exit status says more than a closed channel.
+async fn send_input(writer: &ChannelWriteHalf<client::Msg>, input: Input<'_>) -> io::Error {
+    match write_input(writer, input).await {
+        Ok(InputSent) => match pending::<Infallible>().await {},
         Err(error) => error,
     }
 }
 
 #[derive(Debug)]
-struct Fed;
+struct InputSent;
 
-/// As much as goes into one packet.
+/// One packet.
 const PIECE_BYTES: usize = 32 * 1024;
 
-async fn feed(writer: &ChannelWriteHalf<client::Msg>, input: Input<'_>) -> io::Result<Fed> {
+async fn write_input(writer: &ChannelWriteHalf<client::Msg>, input: Input<'_>) -> io::Result<InputSent> {
     match input {
         Input::Nothing => {}
         Input::Text(text) => drop(writer.data(text.as_bytes()).await),
@@ -160,23 +163,23 @@ async fn feed(writer: &ChannelWriteHalf<client::Msg>, input: Input<'_>) -> io::R
         }
     }
     drop(writer.eof().await);
-    Ok(Fed)
+    Ok(InputSent)
 }
 
-/// What a command said, as far as it is kept: the end, where the reason stands. Its two streams come in no order, and
-/// what it prints last must not push out what it complained about.
+/// The end of a command's output, where the reason is. Kept per stream, because the two are not ordered, and late
+/// output must not push out error messages.
 #[derive(Debug, Default)]
-struct Said {
+struct CommandOutput {
     out: Tail,
-    complaints: Tail,
+    errors: Tail,
     bytes: u64,
 }
 
-impl Said {
+impl CommandOutput {
     fn take(&mut self, message: &ChannelMsg) {
         let (tail, data) = match message {
             ChannelMsg::Data { data } => (&mut self.out, data),
-            ChannelMsg::ExtendedData { data, .. } => (&mut self.complaints, data),
+            ChannelMsg::ExtendedData { data, .. } => (&mut self.errors, data),
             _ => return,
         };
         tail.push(data);
@@ -188,11 +191,11 @@ impl Said {
     }
 
     fn all(&self) -> String {
-        match (self.out.text(), self.complaints.text()) {
-            (out, complaints) if out.is_empty() && complaints.is_empty() => "it said nothing".to_owned(),
-            (out, complaints) if complaints.is_empty() => out,
-            (out, complaints) if out.is_empty() => complaints,
-            (out, complaints) => format!("{out}\n{complaints}"),
+        match (self.out.text(), self.errors.text()) {
+            (out, errors) if out.is_empty() && errors.is_empty() => "no output".to_owned(),
+            (out, errors) if errors.is_empty() => out,
+            (out, errors) if out.is_empty() => errors,
+            (out, errors) => format!("{out}\n{errors}"),
         }
     }
 }
@@ -201,7 +204,7 @@ impl Said {
 struct Tail(VecDeque<u8>);
 
 impl Tail {
-    /// Some fifteen lines.
+    /// About fifteen lines.
     const BYTES_MAX: usize = 1400;
 
     fn push(&mut self, data: &[u8]) {
@@ -209,7 +212,7 @@ impl Tail {
         self.0.drain(..self.0.len().saturating_sub(Self::BYTES_MAX));
     }
 
-    /// Without what a terminal would take as an order to itself.
+    /// Without control characters for a terminal.
     fn text(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().copied().collect();
         let text = String::from_utf8_lossy(&bytes);

@@ -1,4 +1,4 @@
-//! How far a visit came, and what it means to have come no farther.
+//! The stages of a bootstrap, and whether a failure in one can be retried.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use remuda_core::provider::BootstrapError;
 use tokio::time::Instant;
 
-use super::preparation::Limits;
+use super::settings::StageTimeouts;
 
-/// In the order of a visit.
+/// In order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Port,
@@ -39,42 +39,42 @@ impl Stage {
         }
     }
 
-    /// Whatever it takes to get through it has to be done by then.
-    pub(super) fn begin(self, limits: &Limits) -> Step {
-        let limit = self.limit(limits);
-        Step { stage: self, limit, deadline: Instant::now() + limit }
+    /// Starts the stage's deadline.
+    pub(super) fn begin(self, timeouts: &StageTimeouts) -> StageDeadline {
+        let timeout = self.timeout(timeouts);
+        StageDeadline { stage: self, timeout, deadline: Instant::now() + timeout }
     }
 
-    fn limit(self, limits: &Limits) -> Duration {
+    fn timeout(self, timeouts: &StageTimeouts) -> Duration {
         match self {
-            Stage::Port => limits.port,
-            Stage::HostKey => limits.host_key,
-            Stage::Login => limits.login,
-            Stage::Marker => limits.marker,
-            Stage::Mount => limits.mount,
-            Stage::Gpu => limits.gpu,
-            Stage::Dependencies => limits.dependencies,
-            Stage::Upload => limits.upload,
-            Stage::Start => limits.start,
-            Stage::Started => limits.started,
+            Stage::Port => timeouts.port,
+            Stage::HostKey => timeouts.host_key,
+            Stage::Login => timeouts.login,
+            Stage::Marker => timeouts.marker,
+            Stage::Mount => timeouts.mount,
+            Stage::Gpu => timeouts.gpu,
+            Stage::Dependencies => timeouts.dependencies,
+            Stage::Upload => timeouts.upload,
+            Stage::Start => timeouts.start,
+            Stage::Started => timeouts.started,
         }
     }
 
-    /// The machine or the settings are no good.
+    /// The machine or the settings are bad.
     pub(super) fn failed(self, message: impl fmt::Display) -> BootstrapError {
         BootstrapError { stage: self.as_str(), message: message.to_string(), is_retryable: false }
     }
 
-    /// What is missing may still come.
-    pub(super) fn early(self, message: impl fmt::Display) -> BootstrapError {
+    /// The machine may not be ready yet.
+    pub(super) fn not_ready(self, message: impl fmt::Display) -> BootstrapError {
         BootstrapError { is_retryable: true, ..self.failed(message) }
     }
 }
 
-/// A stage that is under way.
+/// A stage with its deadline.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
+pub(super) struct StageDeadline {
     pub(super) stage: Stage,
-    pub(super) limit: Duration,
+    pub(super) timeout: Duration,
     pub(super) deadline: Instant,
 }

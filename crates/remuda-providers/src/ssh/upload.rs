@@ -1,4 +1,4 @@
-//! Puts a program of ours on a machine: whole, or not at all.
+//! Copies a program to a machine, atomically.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,20 +9,20 @@ use sha2::{Digest, Sha256};
 
 use super::check::nonce;
 use super::connection::Connection;
-use super::preparation::{Limits, Upload};
 use super::remote::{self, Input};
+use super::settings::{ProgramUpload, StageTimeouts};
 use super::stage::Stage;
 
-/// Says its hash, or nothing where there is no such file.
+/// Prints the hash, or nothing if there is no such file.
 const HASH: &str = r#"[ ! -f "$1" ] || sha256sum <"$1""#;
 const RECEIVE: &str = include_str!("scripts/receive.sh");
 
 pub(super) async fn upload(
     connection: &Connection,
-    limits: &Limits,
-    upload: &Upload,
+    timeouts: &StageTimeouts,
+    upload: &ProgramUpload,
 ) -> Result<(), BootstrapError> {
-    let step = Stage::Upload.begin(limits);
+    let step = Stage::Upload.begin(timeouts);
     let path = upload.from.clone();
     let hashed = tokio::task::spawn_blocking(move || hash(&path)).await;
     let wanted = hashed.map_err(|error| Stage::Upload.failed(error))?.map_err(|error| {
@@ -30,7 +30,7 @@ pub(super) async fn upload(
     })?;
     let look = remote::script(HASH, &[&upload.to]);
     let there = remote::run(connection, step, &look, Input::Nothing).await?.0;
-    // Not only the first: a login may have said something before.
+    // Any word, not only the first: a login script may have printed something before.
     if there.split_whitespace().any(|word| word == wanted) {
         return Ok(());
     }

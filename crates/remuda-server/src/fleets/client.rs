@@ -14,9 +14,9 @@ use remuda_core::provider::{
     BootstrapError, Pod, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent,
 };
 use remuda_net::secret::Secret;
-use remuda_providers::fixed::Fixed;
-use remuda_providers::process::{Process, ProcessSettings};
-use remuda_providers::runpod::{Cloud, RunPod, RunPodSettings};
+use remuda_providers::fixed::FixedProvider;
+use remuda_providers::process::{ProcessProvider, ProcessSettings};
+use remuda_providers::runpod::{Cloud, RunPodProvider, RunPodSettings};
 use remuda_providers::{Provider, RentOrder};
 
 use super::ssh::{SshBootstrap, SshIdentity};
@@ -137,7 +137,7 @@ impl FleetClient {
             }
             ProviderCall::List => ProviderEvent::Listed { result: self.provider.list().await },
             ProviderCall::Return { pod } => {
-                let result = self.provider.give_back(pod.clone()).await;
+                let result = self.provider.return_pod(pod.clone()).await;
                 ProviderEvent::Returned { pod, result }
             }
             ProviderCall::Price => ProviderEvent::Priced { result: self.provider.prices().await },
@@ -210,18 +210,21 @@ fn provider(fleet: &remuda_config::FleetConfig, context: &FleetContext) -> anyho
         ProviderKind::Fixed => {
             let machines: Result<Vec<MachineId>, _> =
                 source.machines.iter().map(|machine| machine.parse()).collect();
-            Arc::new(Fixed::new(machines?))
+            Arc::new(FixedProvider::new(machines?))
         }
         ProviderKind::Process => {
             let shell = ["sh", "-c", source.command.as_deref().unwrap_or_default()];
             let folder = context.data.join("fleets").join(fleet.settings.id.as_str());
             let mut settings = ProcessSettings::new(shell.map(str::to_owned).to_vec(), folder.clone());
             (settings.price, settings.stop_grace) = (source.price, source.stop_grace);
-            Arc::new(Process::open(settings).with_context(|| format!("cannot use {}", folder.display()))?)
+            Arc::new(
+                ProcessProvider::open(settings)
+                    .with_context(|| format!("cannot use {}", folder.display()))?,
+            )
         }
-        ProviderKind::Runpod => {
-            Arc::new(RunPod::new(pods(fleet)?, remuda_net::http_client::client_builder()).map_err(said)?)
-        }
+        ProviderKind::Runpod => Arc::new(
+            RunPodProvider::new(pods(fleet)?, remuda_net::http_client::client_builder()).map_err(said)?,
+        ),
     })
 }
 

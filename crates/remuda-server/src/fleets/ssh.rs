@@ -8,7 +8,8 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use remuda_core::provider::{BootstrapError, Pod};
 use remuda_providers::ssh::{
-    GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, Storage, Upload, prepare,
+    BootstrapSettings, GpuCheck, HostKeyPolicy, KnownHosts, PodInstance, ProgramUpload, SshKey, StorageCheck,
+    prepare,
 };
 
 use remuda_config::MachineSource;
@@ -21,22 +22,22 @@ const COMMAND: &str = "remuda worker";
 /// What all fleets share.
 #[derive(Clone, Debug)]
 pub(super) struct SshIdentity {
-    key: Key,
-    hosts: Arc<HostKeys>,
+    key: SshKey,
+    hosts: Arc<KnownHosts>,
 }
 
 impl SshIdentity {
     pub(super) fn open(data: &Path) -> anyhow::Result<SshIdentity> {
         let folder = data.join("ssh");
-        let key = Key::open(&folder.join("id_ed25519"))?;
-        let hosts = HostKeys::open(&folder.join("hosts.json"))?;
+        let key = SshKey::open(&folder.join("id_ed25519"))?;
+        let hosts = KnownHosts::open(&folder.join("hosts.json"))?;
         Ok(SshIdentity { key, hosts: Arc::new(hosts) })
     }
 }
 
 /// How the machines of one fleet are prepared.
 #[derive(Debug)]
-pub(super) struct SshBootstrap(Preparation);
+pub(super) struct SshBootstrap(BootstrapSettings);
 
 impl SshBootstrap {
     pub(super) fn new(source: &MachineSource, ssh_identity: SshIdentity) -> anyhow::Result<SshBootstrap> {
@@ -44,7 +45,7 @@ impl SshBootstrap {
         let command = source.command.as_deref().unwrap_or(COMMAND);
         let command = format!("PATH=\"$HOME/{FOLDER}:$PATH\"; export PATH; {command}");
         let mut preparation =
-            Preparation::new(ssh_identity.key, HostKey::Pinned(ssh_identity.hosts), command);
+            BootstrapSettings::new(ssh_identity.key, HostKeyPolicy::Pinned(ssh_identity.hosts), command);
         preparation.user.clone_from(&ssh.user);
         preparation.dependencies = ssh.setup.iter().cloned().collect();
         preparation.gpu = match ssh.gpu_check.as_deref() {
@@ -53,10 +54,11 @@ impl SshBootstrap {
             Some(command) => GpuCheck::Command(command.to_owned()),
         };
         let volume = source.runpod.volume();
-        preparation.storage = volume.map(|it| Storage { path: it.path, is_mount: true, free_bytes_min: 0 });
+        preparation.storage =
+            volume.map(|it| StorageCheck { path: it.path, is_mount: true, free_bytes_min: 0 });
         if ssh.upload {
             let from = std::env::current_exe().context("this program does not know where it lies")?;
-            preparation.upload = Some(Upload { from, to: format!("{FOLDER}/remuda") });
+            preparation.upload = Some(ProgramUpload { from, to: format!("{FOLDER}/remuda") });
         }
         Ok(SshBootstrap(preparation))
     }
@@ -75,6 +77,6 @@ impl SshBootstrap {
             let message = "its provider has not said yet where its SSH answers".to_owned();
             return Err(BootstrapError { stage: "port", message, is_retryable: true });
         };
-        prepare(address, &PodKey::of(pod), &self.0, environment).await
+        prepare(address, &PodInstance::from(pod), &self.0, environment).await
     }
 }

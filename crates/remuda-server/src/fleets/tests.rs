@@ -37,7 +37,7 @@ impl Provider for ScriptedProvider {
         async { Ok(Vec::new()) }.boxed()
     }
 
-    fn give_back(&self, _: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
+    fn return_pod(&self, _: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
         self.record("return");
         async { panic!("a rule was broken") }.boxed()
     }

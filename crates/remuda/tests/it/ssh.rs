@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::thread;
 
 use remuda_core::provider::SshAddress;
-use remuda_providers::ssh::{GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, Upload, prepare};
+use remuda_providers::ssh::{
+    BootstrapSettings, GpuCheck, HostKeyPolicy, KnownHosts, PodInstance, ProgramUpload, SshKey, bootstrap,
+};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
 use tempfile::TempDir;
@@ -23,7 +25,7 @@ const SSHD: &str = "/usr/sbin/sshd";
 pub(crate) struct Machine {
     folder: TempDir,
     pub(crate) address: SshAddress,
-    key: Key,
+    key: SshKey,
 }
 
 impl Machine {
@@ -34,7 +36,7 @@ impl Machine {
         drop(fs::create_dir_all("/run/sshd"));
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name).display().to_string();
-        let key = Key::open(&folder.path().join("id_ed25519")).unwrap();
+        let key = SshKey::open(&folder.path().join("id_ed25519")).unwrap();
         fs::write(path("authorized_keys"), key.public()).unwrap();
         said("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &path("host_key")]);
         let keys = format!("HostKey {}\nAuthorizedKeysFile {}", path("host_key"), path("authorized_keys"));
@@ -67,7 +69,7 @@ impl Machine {
     }
 
     /// Lets this key in as well.
-    pub(crate) fn admit(&self, key: &Key) {
+    pub(crate) fn admit(&self, key: &SshKey) {
         let both = format!("{}\n{}\n", self.key.public(), key.public());
         fs::write(self.path("authorized_keys"), both).unwrap();
     }
@@ -102,14 +104,15 @@ async fn bare_machine_is_bootstrapped_over_ssh() {
     let plane = Plane::start(QUICK).await;
     let Some(machine) = Machine::start() else { return };
     let program = machine.path("bin/remuda");
-    let hosts = HostKeys::open(machine.path("hosts.json").as_ref()).unwrap();
+    let hosts = KnownHosts::open(machine.path("hosts.json").as_ref()).unwrap();
     let command = format!("exec {program} worker --name visited --exec 'echo done'");
-    let mut settings = Preparation::new(machine.key.clone(), HostKey::Pinned(Arc::new(hosts)), command);
+    let mut settings =
+        BootstrapSettings::new(machine.key.clone(), HostKeyPolicy::Pinned(Arc::new(hosts)), command);
     settings.gpu = GpuCheck::None;
-    settings.upload = Some(Upload { from: env!("CARGO_BIN_EXE_remuda").into(), to: program });
+    settings.upload = Some(ProgramUpload { from: env!("CARGO_BIN_EXE_remuda").into(), to: program });
     let environment = BTreeMap::from([("REMUDA_URL".to_owned(), plane.url.clone())]);
-    let pod = PodKey { pod: "pod-1".parse().unwrap(), started: "1".to_owned() };
-    let visit = || prepare(&machine.address, &pod, &settings, &environment);
+    let pod = PodInstance { pod: "pod-1".parse().unwrap(), started: "1".to_owned() };
+    let visit = || bootstrap(&machine.address, &pod, &settings, &environment);
 
     visit().await.unwrap();
     let job = plane.submit(json!({ "n": 1 })).await;

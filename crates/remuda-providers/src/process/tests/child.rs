@@ -1,4 +1,4 @@
-//! A plane that is killed while it rents, as a process of its own.
+//! A plane, as a separate process, that is killed while it rents.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader};
@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use super::*;
 
-/// Where the child rents, and what its pods carry besides their mark: so they are found without any record.
+/// The folder in which the child rents, and the variable by which its pods are found without a record.
 const FOLDER: &str = "REMUDA_STORY_FOLDER";
 
-/// Does nothing unless another story starts it.
+/// Does nothing unless another test starts it.
 #[tokio::test]
 async fn rents_until_it_is_killed() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -23,11 +23,13 @@ async fn rents_until_it_is_killed() {
     }
 }
 
-/// The tags that a plane rents before it is killed; it may be about to rent one more.
+/// Returns the tags that a plane rents before it is killed; it may be renting one more.
 fn rent_and_die(folder: &str, first: usize, pods: usize) -> Vec<String> {
-    let story = "provider::process::tests::child::rents_until_it_is_killed";
+    // Derived from the module path: with a stale literal the child would run no test, and this one would check nothing.
+    let module = module_path!().split_once("::").unwrap().1;
+    let story = format!("{module}::rents_until_it_is_killed");
     let mut plane = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", story, "--nocapture"])
+        .args(["--exact", &story, "--nocapture"])
         .envs([(FOLDER, folder), ("FIRST", &first.to_string())])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -35,7 +37,8 @@ fn rent_and_die(folder: &str, first: usize, pods: usize) -> Vec<String> {
         .unwrap();
     let lines = BufReader::new(plane.stdout.take().unwrap()).lines();
     let rented = lines.filter_map(|line| Some(line.unwrap().split_once("rented ")?.1.to_owned()));
-    let rented = rented.take(pods).collect();
+    let rented: Vec<_> = rented.take(pods).collect();
+    assert_eq!(rented.len(), pods, "the child ended early");
     plane.kill().unwrap();
     plane.wait().unwrap();
     rented
@@ -43,7 +46,7 @@ fn rent_and_die(folder: &str, first: usize, pods: usize) -> Vec<String> {
 
 /// Faults: P1.
 #[tokio::test]
-async fn whenever_a_plane_is_killed_the_next_one_lists_all_that_runs() {
+async fn plane_killed_at_any_time_leaves_listed_pods() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().to_str().unwrap();
     let mut rented = BTreeSet::new();
@@ -54,20 +57,20 @@ async fn whenever_a_plane_is_killed_the_next_one_lists_all_that_runs() {
 
     let next = process(folder.path(), WAITS);
     let running = || {
-        let lives = alive::marked(FOLDER, path).unwrap().into_iter();
-        lives.map(|life| format!("{}/{}", life.pid, life.started)).collect::<BTreeSet<_>>()
+        let lives = identity::marked(FOLDER, path).unwrap().into_iter();
+        lives.map(|process| format!("{}/{}", process.pid, process.started)).collect::<BTreeSet<_>>()
     };
     let listed = async || {
         let pods = next.list().await.unwrap().into_iter();
         let running = pods.filter(|pod| pod.status == PodStatus::Running);
         running.map(|pod| (pod.started, pod.tag)).unzip::<_, _, BTreeSet<_>, BTreeSet<_>>()
     };
-    // One that was being started when the plane died comes up all the same, a moment later.
-    until("what runs is listed", async || running() == listed().await.0).await;
+    // A pod that was starting when the plane died still comes up a moment later.
+    wait_until("what runs is listed", async || running() == listed().await.0).await;
     assert!(listed().await.1.is_superset(&rented));
     for pod in next.list().await.unwrap() {
-        next.give_back(pod.id).await.unwrap();
+        next.return_pod(pod.id).await.unwrap();
     }
-    until("all records are gone", async || statuses(&next).await.is_empty()).await;
+    wait_until("all records are gone", async || statuses(&next).await.is_empty()).await;
     assert_eq!(running(), BTreeSet::new());
 }

@@ -1,4 +1,4 @@
-//! A server that gives the answers it was told to give, one after the other, and remembers what it was asked.
+//! A server that gives scripted answers in order and records the requests.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -32,12 +32,12 @@ impl Answer {
         Answer::text(status, &body.to_string())
     }
 
-    /// One that goes on after this.
+    /// An answer that never ends.
     pub(super) fn endless(body: &str) -> Answer {
         Answer { ends: false, ..Answer::text(200, body) }
     }
 
-    /// One that never comes.
+    /// An answer that never comes.
     pub(super) fn never() -> Answer {
         Answer::text(0, "")
     }
@@ -49,7 +49,7 @@ impl Answer {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct RecordedRequest {
     pub(super) method: String,
     pub(super) path: String,
     pub(super) query: String,
@@ -60,29 +60,29 @@ pub(super) struct Asked {
 #[derive(Debug)]
 pub(super) struct Answers {
     pub(super) url: String,
-    desk: Arc<Desk>,
+    script: Arc<Script>,
     server: AbortHandle,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct Script {
     answers: Mutex<VecDeque<Answer>>,
-    asked: Mutex<Vec<Asked>>,
+    requests: Mutex<Vec<RecordedRequest>>,
 }
 
 impl Answers {
     pub(super) async fn start(answers: impl IntoIterator<Item = Answer>) -> Answers {
         let answers = Mutex::new(answers.into_iter().collect());
-        let desk = Arc::new(Desk { answers, asked: Mutex::default() });
+        let script = Arc::new(Script { answers, requests: Mutex::default() });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/v2", listener.local_addr().unwrap());
-        let router = Router::new().fallback(answer).with_state(Arc::clone(&desk));
+        let router = Router::new().fallback(answer).with_state(Arc::clone(&script));
         let server = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
-        Answers { url, desk, server }
+        Answers { url, script, server }
     }
 
-    pub(super) fn asked(&self) -> Vec<Asked> {
-        self.desk.asked.lock().unwrap().clone()
+    pub(super) fn requests(&self) -> Vec<RecordedRequest> {
+        self.script.requests.lock().unwrap().clone()
     }
 }
 
@@ -92,17 +92,17 @@ impl Drop for Answers {
     }
 }
 
-async fn answer(State(desk): State<Arc<Desk>>, request: Request) -> Response {
+async fn answer(State(script): State<Arc<Script>>, request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
-    desk.asked.lock().unwrap().push(Asked {
+    script.requests.lock().unwrap().push(RecordedRequest {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
         query: parts.uri.query().unwrap_or_default().to_owned(),
         headers: parts.headers,
         body,
     });
-    let answer = desk.answers.lock().unwrap().pop_front().expect("a question too many");
+    let answer = script.answers.lock().unwrap().pop_front().expect("a question too many");
     if answer.status == 0 {
         std::future::pending::<()>().await;
     }

@@ -2,11 +2,11 @@ use remuda_core::provider::{PodStatus, SshAddress};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::TcpListener;
 
-use super::super::Volume;
+use super::super::NetworkVolume;
 use super::*;
 
 #[tokio::test]
-async fn an_order_has_what_the_api_wants_and_nothing_else() {
+async fn create_request_has_exactly_the_known_fields() {
     let answers = Answers::start([Answer::json(201, &ready()), Answer::json(201, &ready())]).await;
     let least = runpod(&answers);
     least.rent(order(TAG, "NVIDIA L4/COMMUNITY")).await.unwrap();
@@ -18,17 +18,17 @@ async fn an_order_has_what_the_api_wants_and_nothing_else() {
             ("MODELS".to_owned(), "/workspace".to_owned()),
             ("REMUDA_TOKEN".to_owned(), "not this one".to_owned()),
         ]),
-        volume: Some(Volume { id: "abc123".to_owned(), path: "/workspace".to_owned() }),
+        volume: Some(NetworkVolume { id: "abc123".to_owned(), path: "/workspace".to_owned() }),
         entrypoint: vec!["remuda".to_owned()],
         command: vec!["worker".to_owned()],
         registry: Some("reg1".to_owned()),
         cuda_min: Some("12.8".to_owned()),
         ..settings(&answers.url)
     };
-    RunPod::new(all, http()).unwrap().rent(order(TAG, "NVIDIA L4@EU-RO-1")).await.unwrap();
+    RunPodProvider::new(all, http()).unwrap().rent(order(TAG, "NVIDIA L4@EU-RO-1")).await.unwrap();
 
-    let asked = answers.asked();
-    let body = |at: usize| serde_json::from_slice::<Value>(&asked[at].body).unwrap();
+    let requests = answers.requests();
+    let body = |at: usize| serde_json::from_slice::<Value>(&requests[at].body).unwrap();
     assert_eq!(
         body(0),
         json!({ "name": TAG, "image": "remuda/worker:1", "gpu": { "id": "NVIDIA L4", "count": 1 },
@@ -42,14 +42,14 @@ async fn an_order_has_what_the_api_wants_and_nothing_else() {
                 "mounts": { "network": [{ "volumeId": "abc123", "path": "/workspace" }] },
                 "entrypoint": ["remuda"], "cmd": ["worker"], "registry": "reg1" })
     );
-    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("POST", "/v2/pods"));
-    assert_eq!(asked[0].headers["authorization"], format!("Bearer {KEY}"));
-    assert_eq!(asked[0].headers["content-type"], "application/json");
-    assert!(asked[0].headers["user-agent"].to_str().unwrap().starts_with("remuda/"));
+    assert_eq!((requests[0].method.as_str(), requests[0].path.as_str()), ("POST", "/v2/pods"));
+    assert_eq!(requests[0].headers["authorization"], format!("Bearer {KEY}"));
+    assert_eq!(requests[0].headers["content-type"], "application/json");
+    assert!(requests[0].headers["user-agent"].to_str().unwrap().starts_with("remuda/"));
 }
 
 #[tokio::test]
-async fn an_order_that_would_be_refused_is_not_sent() {
+async fn invalid_create_request_is_not_sent() {
     let answers = Answers::start([]).await;
     let many = (0..50).map(|n| (format!("V{n}"), String::new())).collect();
     let too_many = RunPodSettings { environment: many, ..settings(&answers.url) };
@@ -61,14 +61,14 @@ async fn an_order_that_would_be_refused_is_not_sent() {
         (settings(&answers.url), "NVIDIA L4/ALL", TAG),
         (settings(&answers.url), "NVIDIA L4", ""),
     ] {
-        let fault = RunPod::new(settings, http()).unwrap().rent(order(tag, offer)).await.unwrap_err();
+        let fault = RunPodProvider::new(settings, http()).unwrap().rent(order(tag, offer)).await.unwrap_err();
         assert_eq!(fault.class, ProviderErrorClass::Invalid, "{fault}");
     }
-    assert_eq!(answers.asked().len(), 0);
+    assert_eq!(answers.requests().len(), 0);
 }
 
 #[tokio::test]
-async fn a_pod_is_read_as_it_stands() {
+async fn pod_fields_are_read() {
     let direct = SshAddress { host: "203.0.113.7".to_owned(), port: 34446, user: "root".to_owned() };
     let gone = json!({ "direct": null, "proxy": { "host": "ssh.runpod.io", "port": 22, "username": "x" } });
     let cases = [
@@ -101,7 +101,7 @@ async fn a_pod_is_read_as_it_stands() {
 
 /// Faults: P1.
 #[tokio::test]
-async fn a_creation_is_in_doubt_unless_it_was_answered_and_never_made_twice() {
+async fn creation_is_ambiguous_unless_answered_and_never_repeated() {
     let page = "<html><body>502 Bad Gateway</body></html>";
     for answer in [
         Answer::json(500, &json!({ "title": "Internal", "detail": "Something went wrong" })),
@@ -115,18 +115,19 @@ async fn a_creation_is_in_doubt_unless_it_was_answered_and_never_made_twice() {
     ] {
         let answers = Answers::start([answer.clone()]).await;
         let settings = RunPodSettings { create_max: Duration::from_millis(200), ..settings(&answers.url) };
-        let fault = RunPod::new(settings, http()).unwrap().rent(order(TAG, "NVIDIA L4")).await.unwrap_err();
+        let fault =
+            RunPodProvider::new(settings, http()).unwrap().rent(order(TAG, "NVIDIA L4")).await.unwrap_err();
         assert_eq!(fault.class, ProviderErrorClass::Ambiguous, "{answer:?}: {fault}");
-        assert_eq!(answers.asked().len(), 1);
+        assert_eq!(answers.requests().len(), 1);
     }
 }
 
 /// Faults: P1.
 #[tokio::test]
-async fn a_connection_that_breaks_leaves_doubt_only_if_there_was_one() {
+async fn broken_connection_is_ambiguous_only_if_it_existed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/v2", listener.local_addr().unwrap());
-    let runpod = RunPod::new(settings(&url), http()).unwrap();
+    let runpod = RunPodProvider::new(settings(&url), http()).unwrap();
     let hangs_up = async {
         let (mut socket, _) = listener.accept().await.unwrap();
         assert!(socket.read(&mut [0; 4096]).await.unwrap() > 0);

@@ -12,7 +12,7 @@ async fn listed(answers: &Answers) -> Result<Vec<String>, ProviderErrorClass> {
 }
 
 #[tokio::test]
-async fn a_list_is_read_to_its_end_and_has_every_pod_once() {
+async fn list_reads_all_pages_and_has_every_pod_once() {
     let terminated = with(ready(), &json!({ "id": "gone", "status": "TERMINATED" }));
     let last = json!({ "pods": [terminated], "pagination": { "nextCursor": null, "hasNextPage": false } });
     let answers = Answers::start([
@@ -22,7 +22,7 @@ async fn a_list_is_read_to_its_end_and_has_every_pod_once() {
     ])
     .await;
     assert_eq!(listed(&answers).await.unwrap(), ["a", "b", "c"]);
-    let queries: Vec<_> = answers.asked().into_iter().map(|asked| asked.query).collect();
+    let queries: Vec<_> = answers.requests().into_iter().map(|request| request.query).collect();
     assert_eq!(queries, ["limit=500", "limit=500&cursor=1", "limit=500&cursor=2"]);
     let none = Answers::start([page(&[], &Value::Null)]).await;
     assert_eq!(listed(&none).await.unwrap(), [""; 0], "an account may be empty");
@@ -30,7 +30,7 @@ async fn a_list_is_read_to_its_end_and_has_every_pod_once() {
 
 /// Faults: P3.
 #[tokio::test]
-async fn a_list_that_is_not_surely_whole_is_none() {
+async fn possibly_incomplete_list_is_an_error() {
     let more_but_where = json!({ "pods": [], "pagination": { "nextCursor": null, "hasNextPage": true } });
     let unpaged = json!({ "pods": [ready()] });
     let nameless =
@@ -55,16 +55,16 @@ async fn a_list_that_is_not_surely_whole_is_none() {
         let (shown, pages) = (format!("{answers:?}"), answers.len());
         let answers = Answers::start(answers).await;
         assert_eq!(listed(&answers).await, Err(ProviderErrorClass::Transient), "{shown}");
-        assert_eq!(answers.asked().len(), pages, "{shown}");
+        assert_eq!(answers.requests().len(), pages, "{shown}");
     }
     let answers = Answers::start([Answer::json(200, &unpaged)]).await;
     let settings = RunPodSettings { allows_unpaged: true, ..settings(&answers.url) };
-    assert_eq!(RunPod::new(settings, http()).unwrap().list().await.unwrap().len(), 1);
+    assert_eq!(RunPodProvider::new(settings, http()).unwrap().list().await.unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn a_list_without_an_end_is_given_up() {
+async fn endless_list_is_an_error() {
     let answers = Answers::start((0..50).map(|n| page(&["a"], &json!(n.to_string())))).await;
     assert_eq!(listed(&answers).await, Err(ProviderErrorClass::Transient));
-    assert_eq!(answers.asked().len(), 40);
+    assert_eq!(answers.requests().len(), 40);
 }

@@ -2,7 +2,7 @@ use super::*;
 
 /// Faults: P5.
 #[tokio::test]
-async fn a_return_is_heard_or_not_and_says_which() {
+async fn return_reports_whether_it_was_accepted() {
     let said = |status: u16| Answer::json(status, &json!({ "title": "No", "detail": "x" }));
     let answers = Answers::start([
         Answer::text(204, ""),
@@ -16,7 +16,7 @@ async fn a_return_is_heard_or_not_and_says_which() {
     let runpod = runpod(&answers);
     let mut results = Vec::new();
     for _ in 0..6 {
-        results.push(runpod.give_back(id("k3v9x2m7q1z8ab")).await.map_err(|fault| fault.class));
+        results.push(runpod.return_pod(id("k3v9x2m7q1z8ab")).await.map_err(|fault| fault.class));
     }
     let no = |class| Err::<(), _>(class);
     assert_eq!(
@@ -30,15 +30,18 @@ async fn a_return_is_heard_or_not_and_says_which() {
             Ok(())
         ]
     );
-    let asked = answers.asked();
-    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("DELETE", "/v2/pods/k3v9x2m7q1z8ab"));
-    let fault = runpod.give_back(id("a.b:c")).await.unwrap_err();
-    assert_eq!(fault.class, ProviderErrorClass::NotFound, "and the API is not asked for it");
+    let requests = answers.requests();
+    assert_eq!(
+        (requests[0].method.as_str(), requests[0].path.as_str()),
+        ("DELETE", "/v2/pods/k3v9x2m7q1z8ab")
+    );
+    let fault = runpod.return_pod(id("a.b:c")).await.unwrap_err();
+    assert_eq!(fault.class, ProviderErrorClass::NotFound, "and the API is not called");
 }
 
 /// Faults: P6.
 #[tokio::test]
-async fn when_no_calls_are_left_none_are_made() {
+async fn no_call_is_made_when_the_rate_limit_is_used_up() {
     let whole = json!({ "pods": [], "pagination": { "nextCursor": null, "hasNextPage": false } });
     let last = Answer::json(200, &whole).with("ratelimit", r#""minute";r=0;t=40, "hour";r=7;t=1800"#);
     let answers = Answers::start([last]).await;
@@ -49,7 +52,7 @@ async fn when_no_calls_are_left_none_are_made() {
         assert_eq!(fault.class, ProviderErrorClass::RateLimited);
         assert!(fault.wait > Some(Duration::from_secs(38)) && fault.wait <= Some(Duration::from_secs(40)));
     }
-    assert_eq!(answers.asked().len(), 1);
+    assert_eq!(answers.requests().len(), 1);
 
     let limited = json!({ "title": "Too Many", "detail": "rate limit exceeded for the minute window" });
     let refused = Answer::json(429, &limited).with("retry-after", "17");
@@ -60,5 +63,5 @@ async fn when_no_calls_are_left_none_are_made() {
         assert_eq!(fault.class, ProviderErrorClass::RateLimited);
         assert!(fault.wait > Some(Duration::from_secs(15)) && fault.wait <= Some(Duration::from_secs(17)));
     }
-    assert_eq!(answers.asked().len(), 1, "the second was not sent");
+    assert_eq!(answers.requests().len(), 1, "the second was not sent");
 }

@@ -1,5 +1,4 @@
-# Whether the worker of folder $1 runs. A process number is given out again, and one that nobody buries keeps its own:
-# so the time it was born counts too, and a dead one does not.
+# Whether the worker of folder $1 runs. Pids are reused, so the start time is compared too; a zombie counts as dead.
 alive() {
   { read -r pid born <"$1/worker.pid"; } 2>/dev/null || return 1
   stat=$(cat "/proc/$pid/stat" 2>/dev/null) || return 1

@@ -1,5 +1,5 @@
 # Computes on each GPU through the CUDA driver, with nothing but Python: a driver that lists a GPU may still fail to use
-# it. Squares the numbers from 0 to 4095 and looks whether they came out right.
+# it. Squares the numbers from 0 to 4095 and checks the result.
 import ctypes
 import sys
 

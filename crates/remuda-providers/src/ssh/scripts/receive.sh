@@ -5,8 +5,8 @@ fail() {
   exit 3
 }
 trap 'rm -f "$part"' EXIT
-mkdir -p "$(dirname "$path")" || fail "there can be no folder for $path"
+mkdir -p "$(dirname "$path")" || fail "cannot create the folder of $path"
 cat >"$part" || fail "cannot write $part"
 hash=$(sha256sum <"$part") || fail "cannot read $part"
-[ "${hash%% *}" = "$wanted" ] || fail "it did not arrive whole"
-chmod 755 "$part" && mv -f "$part" "$path" || fail "cannot put it at $path"
+[ "${hash%% *}" = "$wanted" ] || fail "the upload is incomplete"
+chmod 755 "$part" && mv -f "$part" "$path" || fail "cannot move it to $path"

@@ -1,4 +1,4 @@
 # started FOLDER SECONDS
 sleep "$2"
 alive "$1" && exit 0
-fail "the worker ended at once. The end of its log: $(tail -c 1300 "$1/worker.log" 2>&1)"
+fail "the worker exited at once; the end of its log: $(tail -c 1300 "$1/worker.log" 2>&1)"

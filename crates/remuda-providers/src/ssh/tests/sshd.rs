@@ -1,5 +1,5 @@
-//! An sshd of our own: it has its own host key, lets in whom we say, and is started for each connection, as inetd would
-//! do. So it has a port from the start on, and its settings can change between two visits.
+//! A private sshd with its own host key and accepted keys. It is started per connection, as inetd would do, so it has a
+//! port from the start, and its settings can change between two bootstraps.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,29 +15,29 @@ use std::time::{Duration, Instant};
 use remuda_core::provider::{BootstrapError, SshAddress};
 use tempfile::TempDir;
 
-use super::super::{GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, prepare};
+use super::super::{BootstrapSettings, GpuCheck, HostKeyPolicy, KnownHosts, PodInstance, SshKey, bootstrap};
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// Longer than a value that is blotted out from reasons must be.
+/// Long enough to be redacted from errors.
 pub(super) const TOKEN: &str = "rmj_it's \"$HOME\" `id` \\ äöü";
 
 pub(super) struct Sshd {
     folder: TempDir,
-    /// Where a visit goes; a test may send it elsewhere.
+    /// The address of a bootstrap; a test may change it.
     pub(super) address: SshAddress,
     port: u16,
-    pub(super) key: Key,
-    door: Arc<Door>,
+    pub(super) key: SshKey,
+    state: Arc<ListenerState>,
 }
 
 #[derive(Default)]
-struct Door {
+struct ListenerState {
     is_shut: AtomicBool,
     is_closed: AtomicBool,
-    /// Whoever came while it was shut.
+    /// Connections that came while it was shut.
     waiting: Mutex<Vec<TcpStream>>,
-    inside: AtomicUsize,
+    connections: AtomicUsize,
 }
 
 impl Sshd {
@@ -45,26 +45,26 @@ impl Sshd {
     pub(super) fn start(lines: &str) -> Sshd {
         make_run_folder();
         let folder = tempfile::tempdir().unwrap();
-        let key = Key::open(&folder.path().join("id_ed25519")).unwrap();
+        let key = SshKey::open(&folder.path().join("id_ed25519")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let user = said("id", &["-un"]);
         let address = SshAddress { host: "127.0.0.1".to_owned(), port, user };
-        let sshd = Sshd { folder, address, port, key, door: Arc::default() };
+        let sshd = Sshd { folder, address, port, key, state: Arc::default() };
         sshd.set(lines);
         sshd.change_host_key();
-        sshd.let_in(sshd.key.public());
-        let (door, config) = (Arc::clone(&sshd.door), sshd.path("config"));
+        sshd.authorize(sshd.key.public());
+        let (state, config) = (Arc::clone(&sshd.state), sshd.path("config"));
         thread::spawn(move || {
             for socket in listener.incoming().map_while(Result::ok) {
-                if door.is_closed.load(Ordering::SeqCst) {
+                if state.is_closed.load(Ordering::SeqCst) {
                     return;
                 }
-                if door.is_shut.load(Ordering::SeqCst) {
-                    door.waiting.lock().unwrap().push(socket);
+                if state.is_shut.load(Ordering::SeqCst) {
+                    state.waiting.lock().unwrap().push(socket);
                     continue;
                 }
-                serve(&config, socket, &door);
+                serve(&config, socket, &state);
             }
         });
         sshd
@@ -78,7 +78,7 @@ impl Sshd {
         fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// New settings, for whoever comes from now on.
+    /// New settings for connections from now on.
     pub(super) fn set(&self, lines: &str) {
         let path = |name| self.path(name).display().to_string();
         let text = format!(
@@ -90,7 +90,7 @@ impl Sshd {
         fs::write(self.path("config"), text).unwrap();
     }
 
-    /// Another one, as after a start; its fingerprint.
+    /// A new host key, as after a restart. Returns its fingerprint.
     pub(super) fn change_host_key(&self) -> String {
         let path = self.path("host_key");
         drop(fs::remove_file(&path));
@@ -99,52 +99,53 @@ impl Sshd {
         said("ssh-keygen", &["-lf", path]).split(' ').nth(1).unwrap().to_owned()
     }
 
-    /// These keys and no others.
-    pub(super) fn let_in(&self, keys: &str) {
+    /// Accepts these keys and no others.
+    pub(super) fn authorize(&self, keys: &str) {
         fs::write(self.path("authorized_keys"), keys).unwrap();
     }
 
-    /// Takes connections and says nothing.
+    /// Accepts connections and stays silent.
     pub(super) fn shut(&self) {
-        self.door.is_shut.store(true, Ordering::SeqCst);
+        self.state.is_shut.store(true, Ordering::SeqCst);
     }
 
     pub(super) fn unshut(&self) {
-        self.door.is_shut.store(false, Ordering::SeqCst);
-        self.door.waiting.lock().unwrap().clear();
+        self.state.is_shut.store(false, Ordering::SeqCst);
+        self.state.waiting.lock().unwrap().clear();
     }
 
-    /// Comes back once nobody is connected any more.
-    pub(super) async fn is_left(&self) {
-        until("everybody has left", || self.door.inside.load(Ordering::SeqCst) == 0).await;
+    /// Waits until there are no connections.
+    pub(super) async fn wait_disconnected(&self) {
+        until("all connections are closed", || self.state.connections.load(Ordering::SeqCst) == 0).await;
     }
 
-    /// A visit that starts nothing but this worker, with limits that a test can wait for where it has to.
-    pub(super) fn settings(&self, worker: &str) -> Preparation {
-        let hosts = HostKeys::open(&self.path("hosts.json")).unwrap();
-        let mut settings = Preparation::new(self.key.clone(), HostKey::Pinned(Arc::new(hosts)), worker);
+    /// Settings that only start this worker, with timeouts short enough for tests.
+    pub(super) fn settings(&self, worker: &str) -> BootstrapSettings {
+        let hosts = KnownHosts::open(&self.path("hosts.json")).unwrap();
+        let mut settings =
+            BootstrapSettings::new(self.key.clone(), HostKeyPolicy::Pinned(Arc::new(hosts)), worker);
         settings.gpu = GpuCheck::None;
         settings.folder = self.path("remuda").display().to_string();
-        settings.limits.settling = Duration::from_millis(100);
+        settings.timeouts.settle_time = Duration::from_millis(100);
         settings
     }
 
-    pub(super) async fn visit(&self, settings: &Preparation) -> Result<(), BootstrapError> {
-        self.visit_pod("pod", "1", settings).await
+    pub(super) async fn bootstrap(&self, settings: &BootstrapSettings) -> Result<(), BootstrapError> {
+        self.bootstrap_pod("pod", "1", settings).await
     }
 
-    pub(super) async fn visit_pod(
+    pub(super) async fn bootstrap_pod(
         &self,
         pod: &str,
         started: &str,
-        settings: &Preparation,
+        settings: &BootstrapSettings,
     ) -> Result<(), BootstrapError> {
-        let pod = PodKey { pod: pod.parse().unwrap(), started: started.to_owned() };
+        let pod = PodInstance { pod: pod.parse().unwrap(), started: started.to_owned() };
         let environment = BTreeMap::from([("REMUDA_TOKEN".to_owned(), TOKEN.to_owned())]);
-        prepare(&self.address, &pod, settings, &environment).await
+        bootstrap(&self.address, &pod, settings, &environment).await
     }
 
-    /// The process of the worker that was started.
+    /// The pid of the worker that was started.
     pub(super) fn worker(&self) -> u32 {
         let text = self.text("remuda/worker.pid");
         let number = text.split(' ').next().unwrap_or_default();
@@ -154,17 +155,17 @@ impl Sshd {
 
 impl Drop for Sshd {
     fn drop(&mut self) {
-        self.door.is_closed.store(true, Ordering::SeqCst);
+        self.state.is_closed.store(true, Ordering::SeqCst);
         drop(TcpStream::connect(("127.0.0.1", self.port)));
         let worker = self.text("remuda/worker.pid").split(' ').next().and_then(|it| it.parse().ok());
-        // Only what a visit started has a session of its own; whatever else the file may name is not ours to end.
+        // Only a process that a bootstrap started has its own session; no other pid in the file may be killed.
         if let Some(worker) = worker.filter(|worker| session(*worker) == Some(*worker)) {
             drop(Command::new("kill").args(["-KILL", "--", &format!("-{worker}")]).output());
         }
     }
 }
 
-fn serve(config: &Path, socket: TcpStream, door: &Arc<Door>) {
+fn serve(config: &Path, socket: TcpStream, state: &Arc<ListenerState>) {
     let log =
         fs::OpenOptions::new().create(true).append(true).open(config.with_file_name("sshd.log")).unwrap();
     let socket = OwnedFd::from(socket);
@@ -176,15 +177,15 @@ fn serve(config: &Path, socket: TcpStream, door: &Arc<Door>) {
         .stderr(Stdio::from(log))
         .spawn()
         .unwrap();
-    door.inside.fetch_add(1, Ordering::SeqCst);
-    let door = Arc::clone(door);
+    state.connections.fetch_add(1, Ordering::SeqCst);
+    let state = Arc::clone(state);
     thread::spawn(move || {
         sshd.wait().unwrap();
-        door.inside.fetch_sub(1, Ordering::SeqCst);
+        state.connections.fetch_sub(1, Ordering::SeqCst);
     });
 }
 
-/// Makes the folder that the system's own sshd service would make.
+/// Creates the folder that the system's sshd service would create.
 fn make_run_folder() {
     drop(fs::create_dir_all("/run/sshd"));
 }
@@ -195,19 +196,19 @@ pub(super) fn said(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-/// The session that a process is in.
+/// The session of a process.
 pub(super) fn session(process: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
 }
 
-/// A dead one that nobody has buried yet does not count.
+/// A zombie counts as dead.
 pub(super) fn is_alive(process: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Far longer than it takes.
+/// Far longer than needed.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
 pub(super) async fn until(what: &str, is_so: impl Fn() -> bool) {

@@ -1,6 +1,6 @@
 //! Pods whose image starts no worker: the plane rents them, starts one over SSH, and gives them back.
 
-use remuda_providers::ssh::Key;
+use remuda_providers::ssh::SshKey;
 use rustix::process::{Signal, kill_process_group, test_kill_process};
 use serde_json::json;
 
@@ -17,7 +17,7 @@ async fn ssh_pod_is_rented_bootstrapped_used_and_returned() {
     let folder = tempfile::tempdir().unwrap();
     let Some(machine) = Machine::start() else { return };
     let data = folder.path().join("data");
-    machine.admit(&Key::open(&data.join("ssh/id_ed25519")).unwrap());
+    machine.admit(&SshKey::open(&data.join("ssh/id_ed25519")).unwrap());
     let port = machine.address.port.to_string();
     let flags = ["--ssh-port", &port, "--speed", "60", "--requests-per-minute", "0"];
     let account = Account::bare(folder.path(), &flags).await;

@@ -1,5 +1,5 @@
-//! How fast we may go on. RunPod counts calls in windows (a minute, an hour, a day) and says with every answer what is
-//! left of each; when nothing is, calls are refused here and not there.
+//! Respects RunPod's rate limit. RunPod counts calls per minute, hour and day and reports in every answer what is left
+//! of each window; when one is used up, calls are refused here without sending them.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
-/// If we are too fast and nobody says for how long: the shortest window there is.
-const UNTOLD: Duration = Duration::from_secs(60);
+/// If RunPod does not say how long to wait: its shortest window.
+const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 
-/// The longest window there is.
+/// RunPod's longest window.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[derive(Debug, Default)]
-pub(super) struct Pace {
-    quiet_until: Mutex<Option<Instant>>,
+pub(super) struct RateLimit {
+    blocked_until: Mutex<Option<Instant>>,
 }
 
-impl Pace {
+impl RateLimit {
     /// Whether a call may be made now.
     pub(super) fn check(&self, now: Instant) -> Result<(), ProviderError> {
-        let until = *self.quiet_until.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = *self.blocked_until.lock().unwrap_or_else(PoisonError::into_inner);
         match until.map(|until| until.saturating_duration_since(now)).filter(|wait| !wait.is_zero()) {
             None => Ok(()),
             Some(wait) => {
@@ -34,14 +34,15 @@ impl Pace {
         }
     }
 
-    /// Remembers what an answer says about the next call; how long that has to wait.
-    pub(super) fn heard(&self, now: Instant, headers: &HeaderMap, is_refused: bool) -> Option<Duration> {
+    /// Records what an answer says about the next call. Returns how long that has to wait.
+    pub(super) fn record(&self, now: Instant, headers: &HeaderMap, is_refused: bool) -> Option<Duration> {
         let used_up = windows(headers).filter(|window| window.left == 0).map(|window| window.reset).max();
-        let told = if is_refused { used_up.max(retry_after(headers)).or(Some(UNTOLD)) } else { used_up };
+        let told =
+            if is_refused { used_up.max(retry_after(headers)).or(Some(DEFAULT_WAIT)) } else { used_up };
         let wait = told?.min(WAIT_MAX);
-        let mut quiet_until = self.quiet_until.lock().unwrap_or_else(PoisonError::into_inner);
-        // An answer that was under way longer knows less: the later of two ends counts.
-        *quiet_until = (*quiet_until).max(now.checked_add(wait));
+        let mut blocked_until = self.blocked_until.lock().unwrap_or_else(PoisonError::into_inner);
+        // An answer that took longer has older numbers: the later end wins.
+        *blocked_until = (*blocked_until).max(now.checked_add(wait));
         Some(wait)
     }
 }
@@ -56,7 +57,7 @@ struct Window {
     reset: Duration,
 }
 
-/// `RateLimit: "minute";r=57;t=12, "hour";r=2800;t=1812`; what cannot be read is passed over.
+/// `RateLimit: "minute";r=57;t=12, "hour";r=2800;t=1812`; unreadable windows are skipped.
 fn windows(headers: &HeaderMap) -> impl Iterator<Item = Window> {
     let texts = headers.get_all("ratelimit").into_iter().filter_map(|value| value.to_str().ok());
     texts.flat_map(|text| text.split(',')).filter_map(|window| {
@@ -79,21 +80,21 @@ mod tests {
         headers
     }
 
-    /// What is waited for after an answer with these headers, in seconds.
+    /// The wait after an answer with these headers, in seconds.
     fn waits(headers: &HeaderMap, is_refused: bool) -> Option<u64> {
-        let (pace, now) = (Pace::default(), Instant::now());
-        let heard = pace.heard(now, headers, is_refused);
-        let checked = pace.check(now).err().map(|fault| {
+        let (rate_limit, now) = (RateLimit::default(), Instant::now());
+        let record = rate_limit.record(now, headers, is_refused);
+        let checked = rate_limit.check(now).err().map(|fault| {
             assert_eq!(fault.class, ProviderErrorClass::RateLimited);
             fault.wait.unwrap()
         });
-        assert_eq!(heard, checked);
-        heard.map(|wait| wait.as_secs())
+        assert_eq!(record, checked);
+        record.map(|wait| wait.as_secs())
     }
 
     /// Faults: P6.
     #[test]
-    fn the_longest_window_that_is_used_up_counts() {
+    fn longest_exhausted_window_counts() {
         let some_left = headers(r#""minute";r=57;t=12, "hour";r=2800;t=1812"#, None);
         let none_left = headers(r#""minute";r=0;t=12, "hour";r=0;t=1812, "day";r=5;t=45012"#, None);
         assert_eq!(waits(&some_left, false), None);
@@ -108,12 +109,12 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_over_when_it_is() {
-        let (pace, now) = (Pace::default(), Instant::now());
-        pace.heard(now, &headers(r#""minute";r=0;t=12"#, None), false);
-        // An older answer that comes later does not shorten it.
-        pace.heard(now, &headers(r#""minute";r=0;t=3"#, None), false);
-        assert!(pace.check(now + Duration::from_secs(11)).is_err());
-        assert!(pace.check(now + Duration::from_secs(12)).is_ok());
+    fn wait_ends_on_time() {
+        let (rate_limit, now) = (RateLimit::default(), Instant::now());
+        rate_limit.record(now, &headers(r#""minute";r=0;t=12"#, None), false);
+        // An older answer that arrives later does not shorten the wait.
+        rate_limit.record(now, &headers(r#""minute";r=0;t=3"#, None), false);
+        assert!(rate_limit.check(now + Duration::from_secs(11)).is_err());
+        assert!(rate_limit.check(now + Duration::from_secs(12)).is_ok());
     }
 }

@@ -1,25 +1,25 @@
-//! The body of a creation. It has every field that matters even where the API has a default, and none that the API does
-//! not know: those it refuses.
+//! The body of a creation request. It contains every field that matters, even where the API has a default, and no
+//! unknown field, because the API refuses those.
 
 use std::collections::BTreeMap;
 
 use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use serde::Serialize;
 
-use super::offer::{Cloud, Offer};
+use super::offer::{Cloud, RunPodOffer};
 use super::settings::RunPodSettings;
-use crate::RentOrder;
+use crate::provider::RentOrder;
 
-/// More variables than this are refused.
+/// The API refuses more variables than this.
 const VARIABLES_MAX: usize = 50;
-/// As are larger bodies.
+/// The API refuses larger bodies.
 const BYTES_MAX: usize = 102_400;
-/// Names up to here have been seen to work.
+/// Names up to this length are known to work.
 const NAME_CHARS_MAX: usize = 191;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Order<'a> {
+pub(super) struct CreateRequest<'a> {
     name: &'a str,
     image: &'a str,
     gpu: Gpu<'a>,
@@ -46,7 +46,7 @@ pub(super) struct Order<'a> {
 #[serde(rename_all = "camelCase")]
 struct Gpu<'a> {
     id: &'a str,
-    /// Without it the scheduler finds no machine at all, whatever the documented default.
+    /// Without it the scheduler finds no machine, despite the documented default.
     count: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_cuda_version: Option<&'a str>,
@@ -64,17 +64,17 @@ struct Network<'a> {
     path: &'a str,
 }
 
-impl<'a> Order<'a> {
+impl<'a> CreateRequest<'a> {
     pub(super) fn new(
         settings: &'a RunPodSettings,
         order: &'a RentOrder,
-        offer: &'a Offer,
-    ) -> Result<Order<'a>, ProviderError> {
+        offer: &'a RunPodOffer,
+    ) -> Result<CreateRequest<'a>, ProviderError> {
         let invalid = |why: String| Err(ProviderError::new(ProviderErrorClass::Invalid, why));
         if order.tag.is_empty() || order.tag.chars().count() > NAME_CHARS_MAX {
             return invalid(format!("a pod's name has 1 to {NAME_CHARS_MAX} characters"));
         }
-        // What the worker needs to know goes before what the owner of the fleet wrote.
+        // The worker's variables override those of the fleet.
         let all = settings.environment.iter().chain(&order.environment);
         let env: BTreeMap<_, _> = all.map(|(name, value)| (name.as_str(), value.as_str())).collect();
         if env.len() > VARIABLES_MAX {
@@ -84,7 +84,7 @@ impl<'a> Order<'a> {
             ));
         }
         let volume = settings.volume.as_ref();
-        Ok(Order {
+        Ok(CreateRequest {
             name: &order.tag,
             image: &settings.image,
             gpu: Gpu {
@@ -108,10 +108,13 @@ impl<'a> Order<'a> {
 
     pub(super) fn into_body(self) -> Result<Vec<u8>, ProviderError> {
         let body = serde_json::to_vec(&self).map_err(|_| {
-            ProviderError::new(ProviderErrorClass::Invalid, "the order cannot be written as JSON")
+            ProviderError::new(ProviderErrorClass::Invalid, "the create request cannot be serialised")
         })?;
         if body.len() > BYTES_MAX {
-            let why = format!("the order has {} bytes, {BYTES_MAX} are allowed: tell it less", body.len());
+            let why = format!(
+                "the create request has {} bytes, at most {BYTES_MAX} are allowed; shorten the environment",
+                body.len()
+            );
             return Err(ProviderError::new(ProviderErrorClass::Invalid, why));
         }
         Ok(body)
