@@ -230,7 +230,7 @@ impl RunpodConfig {
     }
 
     /// The network volume, if one is configured.
-    pub fn volume(&self) -> Option<Volume> {
+    pub fn volume(&self) -> Option<NetworkVolume> {
         let (id, path) = self.network_volume.clone().zip(self.mount_path.clone())?;
         Some(NetworkVolume { id, path })
     }

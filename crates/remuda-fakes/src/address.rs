@@ -1,4 +1,4 @@
-//! What stands in the address of a request.
+//! Parts of a request's URL.
 
 use axum::extract::Query;
 use axum::http::Uri;

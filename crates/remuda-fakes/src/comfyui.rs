@@ -1,16 +1,16 @@
-//! A stand-in for ComfyUI: the same HTTP answers, the same messages in the same order, the same oddities, and faults on
-//! demand. `README.md` beside `fake.rs` lists where it knowingly differs; recorded runs of the real server are replayed
-//! against it by `tests/transcripts.rs`.
+//! A fake ComfyUI: the same HTTP answers, the same messages in the same order, the same quirks, and faults on demand.
+//! `README.md` in this folder lists where it knowingly differs; `tests/transcripts` replays recorded runs of the real
+//! server against it.
 //!
 //! ```text
-//!  Fake ── a thread with a runtime of its own: what a process is to the real one
+//!  FakeComfyui ── a thread with its own runtime: stands for the process of a real server
 //!   │        routes ──▶ queue ──▶ executor ──▶ history
 //!   │                                │
 //!   │                                └──▶ outbox ──▶ one socket after the other
-//!   └── disk, counts, faults, dice: what outlives a death
+//!   └── disk, counts, faults, random generator: what outlives a crash
 //! ```
 //!
-//! A death drops the runtime and every connection with it; whatever a client meets then, it also meets after `kill -9`.
+//! A crash drops the runtime with every connection, so a client sees what it would see after `kill -9`.
 
 mod cache;
 mod clock;
@@ -50,7 +50,7 @@ pub use tally::Counts;
 
 use process::Process;
 
-/// Which ComfyUI it looks like.
+/// The version of ComfyUI to imitate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
     V0_3_75,
@@ -80,31 +80,31 @@ impl FromStr for Version {
     }
 }
 
-/// How a stand-in is to be.
+/// Options of a fake ComfyUI.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Port 0 takes a free one.
+    /// Port 0 picks a free one.
     pub listen: SocketAddr,
     pub version: Version,
-    /// Speed of the imagined GPU: the seconds that nodes take are divided by it. Infinite means no time at all.
+    /// Speed of the simulated GPU: node durations are divided by it. Infinite means no time at all.
     pub speed: f64,
     pub vram_bytes: u64,
-    /// Checkpoint files it claims to have.
+    /// Checkpoint files that it lists.
     pub models: Vec<String>,
     pub faults: Faults,
-    /// Two runs with one seed and the same prompts in the same order meet the same faults.
+    /// Two runs with one seed and the same prompts in the same order get the same faults.
     pub seed: u64,
-    /// What stands before every path, for instance `/comfy`; empty by default.
+    /// Prefix of every path, for instance `/comfy`; empty by default.
     pub base_path: String,
-    /// Demands `Authorization: Bearer TOKEN`.
+    /// Requires `Authorization: Bearer TOKEN`.
     pub token: Option<String>,
-    /// Shown as the GPU's name.
+    /// Reported as the name of the GPU.
     pub name: String,
-    /// Comes back by itself so long after it died; otherwise it stays dead until `restart`.
+    /// Restarts by itself this long after a crash; otherwise it stays down until `restart`.
     pub revive: Option<Duration>,
-    /// The GPU's time stands still until `Control::advance`.
+    /// GPU time stands still until `Control::advance`.
     pub manual_time: bool,
-    /// How long the faults last that pass by themselves: slow-reader, slow-http.
+    /// How long temporary faults last: slow-reader, slow-http.
     pub trouble: Duration,
 }
 
@@ -128,19 +128,19 @@ impl Default for Options {
     }
 }
 
-/// One server in this process. Dropping it stops it.
+/// One fake server in this process. Dropping it stops it.
 #[derive(Debug)]
 pub struct Fake {
     process: Process,
 }
 
 impl Fake {
-    /// Listens, and answers from then on.
+    /// Starts listening and answering.
     pub async fn start(options: Options) -> io::Result<Fake> {
         Ok(Fake { process: Process::start(options).await? })
     }
 
-    /// `http://ADDRESS` with the base path, without a slash at the end.
+    /// `http://ADDRESS` with the base path, without a trailing slash.
     pub fn url(&self) -> String {
         format!("http://{}{}", self.address(), self.process.options().base_path)
     }
@@ -149,28 +149,28 @@ impl Fake {
         self.process.address()
     }
 
-    /// The same powers as the endpoints under `/fake`.
+    /// Offers the same commands as the endpoints under `/fake`.
     pub fn control(&self) -> Control {
         self.process.control()
     }
 
-    /// What it was asked and what it did so far, over all its lives.
+    /// Requests and executions so far, across restarts.
     pub fn counts(&self) -> Counts {
         self.process.counts()
     }
 
-    /// As by `kill -9`: connections drop without a closing frame, the port refuses.
+    /// As by `kill -9`: connections drop without a close frame, and the port refuses.
     pub async fn kill(&self) {
         self.process.control().kill().await;
     }
 
-    /// Comes back on the same port with an empty queue, history and cache, the counter at 0 and no temporary files.
-    /// The output folder is kept. Dies first, if it is alive.
+    /// Restarts on the same port with empty queue, history and cache, the counter at 0 and no temporary files. The
+    /// output folder is kept. Kills the server first if it runs.
     pub async fn restart(&self) {
         self.process.control().restart().await;
     }
 
-    /// Answers once it has died by itself or by `kill`.
+    /// Resolves once it has crashed or was killed.
     pub async fn died(&self) {
         self.process.died().await;
     }

@@ -1,4 +1,4 @@
-//! Connections that can be cut from the inside, so that a client loses an answer as it loses it in life.
+//! Connections that the server can cut, so that a client loses an answer as it would in production.
 
 use std::io;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ impl Connected<IncomingStream<'_, Gate>> for Switch {
     }
 }
 
-/// Accepts connections and puts a switch on each.
+/// Accepts connections and attaches a switch to each.
 #[derive(Debug)]
 pub(super) struct Gate(pub(super) TcpListener);
 
@@ -56,7 +56,7 @@ impl Listener for Gate {
 
     async fn accept(&mut self) -> (Line, Self::Addr) {
         let (stream, address) = Listener::accept(&mut self.0).await;
-        // Small messages one after the other: waiting to fill a packet would only make them late.
+        // Small messages in sequence: Nagle's algorithm would delay them.
         let _ = stream.set_nodelay(true);
         (Line { stream, switch: Switch::default() }, address)
     }

@@ -1,8 +1,8 @@
-//! Chance with a seed, for stand-ins: what happened once can happen again.
+//! A seeded random generator for the fakes, so that runs can be repeated.
 
 use std::time::Duration;
 
-/// A seeded generator (splitmix64): small, fast, and the same everywhere.
+/// splitmix64: small, fast, and the same on every platform.
 #[derive(Debug)]
 pub(super) struct Dice(u64);
 
@@ -24,12 +24,12 @@ impl Dice {
         ((self.number() >> 11) as f64) < probability * (1_u64 << 53) as f64
     }
 
-    /// A number below `bound`, which is not zero.
+    /// A number below `bound`, which must not be zero.
     pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound
     }
 
-    /// So many seconds, from here to there.
+    /// A random number of seconds in this range.
     pub(super) fn seconds(&mut self, from: u64, to: u64) -> Duration {
         Duration::from_millis(from * 1000 + self.below((to - from) * 1000 + 1))
     }

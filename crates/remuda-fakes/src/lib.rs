@@ -1,4 +1,4 @@
-//! Stand-ins for services, faithful to what was observed of the real ones, with faults on demand.
+//! Fakes of external services, faithful to the observed behaviour of the real ones, with faults on demand.
 
 mod address;
 pub mod comfyui;

@@ -1,13 +1,13 @@
-//! A stand-in for RunPod's REST v2 whose pods are processes on this machine, or mere records: the same answers, the same
-//! oddities, faults on demand, and books that tell what was really made and paid. `README.md` beside `fake.rs` lists what
-//! is guessed and where it differs.
+//! A fake of RunPod's REST v2 whose pods are local processes, or mere records: the same answers, the same quirks,
+//! faults on demand, and a ledger of what was really created and billed. `README.md` in this folder lists what is
+//! guessed and where it differs.
 //!
 //! ```text
 //!  request ──▶ routes (proxy, size, key, quota) ──▶ Account ──▶ Answer, which may differ from what happened
 //!                                                     │  ▲
-//!                                     books, pods ◀───┘  └── settle: what time does
+//!                                     ledger, pods ◀──┘  └── advance: what happens as time passes
 //!                                               │
-//!                                               └──▶ Process ──pipe──▶ keeper ──▶ what runs in the pod
+//!                                               └──▶ Process ──pipe──▶ supervisor ──▶ what runs in the pod
 //! ```
 
 mod account;
@@ -49,18 +49,17 @@ pub use process::Exec;
 
 use server::Server;
 
-/// How a stand-in is to be.
+/// Options of a fake RunPod.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Port 0 takes a free one.
+    /// Port 0 picks a free one.
     pub listen: SocketAddr,
-    /// What the provider's own durations (pulls, delays, windows) are divided by. Stamps, uptimes and books are in real
-    /// time.
+    /// Divides the provider's durations (pulls, delays, windows). Timestamps, uptimes and the ledger use real time.
     pub speed: f64,
     pub faults: Faults,
-    /// Two runs with one seed and the same requests in the same order meet the same faults.
+    /// Two runs with one seed and the same requests in the same order get the same faults.
     pub seed: u64,
-    /// Demands this key; by default any will do, but there must be one.
+    /// Requires this key; by default any key is accepted, but one is required.
     pub token: Option<String>,
     /// What runs in each pod; without it pods are mere records.
     pub exec: Option<Exec>,
@@ -68,19 +67,19 @@ pub struct Options {
     pub ssh_port: Option<u16>,
     pub capacity: Vec<Capacity>,
     pub volumes: Vec<Volume>,
-    /// Pods of somebody else that are there from the start.
+    /// Foreign pods that exist from the start.
     pub foreign: u32,
-    /// How long an image takes that the host has; half a minute is what was measured.
+    /// Pull time of a cached image; half a minute was measured.
     pub pull: Duration,
-    /// Past so much an hour nothing is free any more.
+    /// Spending limit per hour; beyond it nothing can be rented.
     pub spend_max: Option<Money>,
-    /// None: as often as you like, and no headers about it.
+    /// `None`: no limit, and no rate limit headers.
     pub requests_per_minute: Option<u64>,
     /// Time stands still until `Control::advance`.
     pub manual_time: bool,
 }
 
-/// A network volume; it lies in one data centre, and so do its pods.
+/// A network volume; it binds its pods to its data centre.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
     pub id: String,
@@ -115,7 +114,7 @@ impl Default for Options {
     }
 }
 
-/// An account at the provider, in this process. Dropping it stops it and ends its pods.
+/// An account at the fake provider, in this process. Dropping it stops it and ends its pods.
 #[derive(Debug)]
 pub struct Fake {
     address: SocketAddr,
@@ -124,7 +123,7 @@ pub struct Fake {
 }
 
 impl Fake {
-    /// Listens, and answers from then on.
+    /// Starts listening and answering.
     pub async fn start(options: Options) -> io::Result<Fake> {
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
@@ -133,7 +132,7 @@ impl Fake {
         Ok(Fake { address, server, stop: Some(stop) })
     }
 
-    /// `http://ADDRESS/v2`: what a client takes for the base of every path.
+    /// `http://ADDRESS/v2`: the base URL for clients.
     pub fn url(&self) -> String {
         format!("http://{}/v2", self.address)
     }
@@ -142,34 +141,34 @@ impl Fake {
         self.address
     }
 
-    /// The same powers as the endpoints under `/_remuda`.
+    /// Offers the same commands as the endpoints under `/_remuda`.
     pub fn control(&self) -> Control {
         Control::new(Arc::clone(&self.server))
     }
 
-    /// What was made and paid so far.
+    /// What was created and billed so far.
     pub fn ledger(&self) -> Ledger {
         self.server.account().settle();
         self.server.ledger()
     }
 
-    /// Requests by `METHOD /path`, without query; ids stand as `{id}`.
+    /// Requests by `METHOD /path`, without query; ids are `{id}`.
     pub fn requests(&self) -> BTreeMap<String, u64> {
         self.server.account().requests.clone()
     }
 
-    /// Faults that struck, by name.
+    /// Faults that happened, by name.
     pub fn struck(&self) -> BTreeMap<String, u64> {
         self.server.account().luck.struck()
     }
 
-    /// Ends every pod, and answers once nothing of them is left.
+    /// Ends every pod, and returns once all their processes are gone.
     pub async fn stop(mut self) {
         let (told, ended) = oneshot::channel();
         if let Some(stop) = self.stop.take()
             && stop.send(told).is_ok()
         {
-            // An error means that the thread is gone for good.
+            // An error means that the server's thread has ended.
             ended.await.ok();
         }
     }

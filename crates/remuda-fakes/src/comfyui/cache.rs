@@ -1,5 +1,5 @@
-//! Results of the last prompt, by what made them: the class, its inputs, and those of everything above it. Ids and
-//! titles do not count. A new prompt throws away whatever it does not need itself.
+//! Results of the last prompt, keyed by class, inputs, and everything upstream. Ids and titles do not count. A new
+//! prompt drops every result that it does not need.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use super::files::Disk;
 use super::graph::{Graph, Node, link};
 use super::nodes::{Catalogue, Data};
 
-/// What makes a result the same.
+/// Identifies a result.
 pub(super) type Signature = blake3::Hash;
 
-/// What an output node shows, and which node showed it first.
+/// What an output node displays, and which node displayed it first.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) output: Value,
@@ -29,16 +29,16 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     entries: HashMap<Signature, Entry>,
-    /// Makes the signature of what is never cached.
+    /// For signatures of nodes that are never cached.
     nonce: u64,
 }
 
-/// A node has no `inputs` at all: the original trips over it, and its executor dies.
+/// A node without `inputs`: the original raises an exception, and its executor dies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct NoInputs;
 
 impl Cache {
-    /// Signatures of all nodes of a prompt, and out with whatever is not among them.
+    /// Computes the signatures of all nodes of a prompt and drops all other results.
     pub(super) fn prepare(
         &mut self,
         graph: &Graph,
@@ -95,7 +95,7 @@ impl<'a> Signing<'a> {
             hasher.update(b"\0").update(name.as_bytes()).update(b"\0");
             let from = link(value).and_then(|(from, slot)| Some((self.graph.node(from)?, slot)));
             match from {
-                // A circle outside of what runs is never looked up.
+                // A cycle outside the executed part is never looked up.
                 Some((from, _)) if above.contains(&from.id.as_str()) => {}
                 Some((from, slot)) => {
                     let signature = self.sign(from, above);

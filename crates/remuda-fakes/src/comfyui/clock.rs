@@ -1,20 +1,21 @@
-//! The imagined GPU's time. By default it passes by itself; by hand it stands still until `Control::advance`, which
-//! answers once everything that was due has happened: so a test can stand in the middle of a run without racing it.
+//! The time of the simulated GPU. By default it passes in real time. In manual mode it stands still until
+//! `Control::advance`, which returns once everything that was due has happened, so a test can stop in the middle of a
+//! run without a race.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// What the executor is at, while time goes by hand.
+/// What the executor is doing, in manual mode.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Rest {
     Busy,
     /// Waits for a prompt.
     Idle,
-    /// Waits for this moment, in seconds since the life began.
+    /// Waits for this time, in seconds since the start.
     Until(f64),
-    /// Will never do anything again.
+    /// Will never run again.
     Dead,
 }
 
@@ -23,7 +24,7 @@ pub(super) struct Clock {
     is_manual: bool,
     now: watch::Sender<f64>,
     rest: watch::Sender<Rest>,
-    /// How far the executor has come: the past, as long as it catches up.
+    /// The executor's own time, which may lag behind while it catches up.
     local: Mutex<f64>,
 }
 
@@ -37,13 +38,13 @@ impl Clock {
         self.rest.send_replace(rest);
     }
 
-    /// After a time of waiting for work, the past is past.
+    /// After idling, the executor's time jumps to the present.
     pub(super) fn catch_up(&self) {
         *self.local.lock().unwrap_or_else(PoisonError::into_inner) = *self.now.borrow();
         self.set(Rest::Busy);
     }
 
-    /// Lets so much time pass.
+    /// Waits for this much GPU time.
     pub(super) async fn pass(&self, time: Duration) {
         if !self.is_manual {
             return tokio::time::sleep(time).await;
@@ -54,12 +55,12 @@ impl Clock {
             *local
         };
         self.set(Rest::Until(due));
-        // The sender is in here with us.
+        // The sender is in this struct, so it cannot be gone.
         let _ = self.now.subscribe().wait_for(|now| *now >= due).await;
         self.set(Rest::Busy);
     }
 
-    /// How long until the executor goes on, where it waits for time to pass.
+    /// The time until the executor continues, if it waits for time to pass.
     pub(super) fn due(&self) -> Option<Duration> {
         match *self.rest.borrow() {
             Rest::Until(due) => Some(Duration::from_secs_f64((due - *self.now.borrow()).max(0.0))),
@@ -67,8 +68,8 @@ impl Clock {
         }
     }
 
-    /// Moves on by hand. Waits before and after until the executor has nothing left to do: what was begun before began
-    /// before.
+    /// Advances the manual time. Waits before and after until the executor has nothing left to do, so that work
+    /// submitted earlier starts earlier.
     pub(super) async fn advance(&self, by: Duration, has_work: impl Fn() -> bool) {
         self.quiet(&has_work).await;
         self.now.send_modify(|now| *now += by.as_secs_f64());

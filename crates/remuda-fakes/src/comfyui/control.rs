@@ -1,4 +1,4 @@
-//! How a test, a demo or a person breaks a server: `Control` from inside the process, `/fake/…` over HTTP.
+//! Commands that break a server: `Control` from inside the process, `/fake/…` over HTTP.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use super::process::Order;
 use super::routes::answer;
 use super::server::{Estate, Server};
 
-/// Power over a server, alive or dead.
+/// Controls a server, whether it runs or not.
 #[derive(Clone, Debug)]
 pub struct Control {
     estate: Arc<Estate>,
@@ -29,12 +29,12 @@ impl Control {
         self.estate.faults()
     }
 
-    /// From now on these and no others.
+    /// Replaces all faults.
     pub fn set_faults(&self, faults: Faults) {
         self.estate.set_faults(faults);
     }
 
-    /// The next prompt meets this one.
+    /// The next prompt gets this fault.
     pub fn strike_next(&self, fault: Fault) {
         self.estate.strike_next(fault);
     }
@@ -50,19 +50,19 @@ impl Control {
     async fn order(&self, order: impl FnOnce(Option<oneshot::Sender<()>>) -> Order) {
         let (answer, answered) = oneshot::channel();
         if self.estate.orders.send(order(Some(answer))).is_ok() {
-            // An error means that the thread is gone for good.
+            // An error means that the server's thread has ended.
             let _ = answered.await;
         }
     }
 
-    /// Moves the GPU's time on, where it goes by hand, and answers once everything that was due has happened.
+    /// Advances the manual GPU time; returns once everything that was due has happened.
     pub async fn advance(&self, by: Duration) {
         if let Some(server) = self.estate.server() {
             server.clock.advance(by, || server.queue.remaining() > 0).await;
         }
     }
 
-    /// The same, just as far as the next thing that is due; answers whether there was one.
+    /// Advances to the next due event. Returns whether there was one.
     pub async fn advance_to_next(&self) -> bool {
         self.advance(Duration::ZERO).await;
         let due = self.estate.server().and_then(|server| server.clock.due());
@@ -73,17 +73,17 @@ impl Control {
         due.is_some()
     }
 
-    /// Cuts every socket without a closing frame.
+    /// Cuts every socket without a close frame.
     pub fn drop_sockets(&self) {
         self.alive(|server| server.sockets.cut());
     }
 
-    /// Leaves every socket open, and neither reads nor writes it any more.
+    /// Keeps every socket open, but stops reading and writing.
     pub fn half_open_sockets(&self) {
         self.alive(|server| server.sockets.freeze());
     }
 
-    /// Delivers no messages to anyone, or goes on.
+    /// Stops or resumes the delivery of messages.
     pub fn hold_messages(&self, is_held: bool) {
         self.alive(|server| server.sockets.hold(is_held));
     }
@@ -92,7 +92,7 @@ impl Control {
         self.alive(|server| server.history().clear());
     }
 
-    /// Takes out everything that waits.
+    /// Removes all pending prompts.
     pub fn clear_queue(&self) {
         self.alive(|server| {
             server.queue.clear();
@@ -100,17 +100,17 @@ impl Control {
         });
     }
 
-    /// Someone else interrupts whatever runs.
+    /// Interrupts the running prompt, as another client would.
     pub fn interrupt(&self) {
         self.alive(|server| server.interrupt.store(true, Ordering::Relaxed));
     }
 
-    /// Someone cleans up the output folder.
+    /// Empties the output folder.
     pub fn delete_outputs(&self) {
         self.estate.disk.wipe_output();
     }
 
-    /// Every answer takes so much longer.
+    /// Delays every answer.
     pub fn slow_http(&self, delay: Duration) {
         self.alive(|server| server.set_http_delay(delay));
     }
@@ -122,7 +122,7 @@ impl Control {
     }
 }
 
-/// What `/fake/…` can be told.
+/// The commands under `/fake/…`.
 const ORDERS: &str = "faults, strike, kill, restart, drop-sockets, half-open, hold-messages, release-messages, \
                       clear-history, clear-queue, interrupt, delete-outputs, slow-http";
 
@@ -164,7 +164,7 @@ pub(super) async fn respond(server: &Arc<Server>, method: &Method, order: &str, 
     answer::json(StatusCode::OK, &state(server))
 }
 
-/// `{"hang": 0.1}` over what there is already; `{}` takes all away.
+/// `{"hang": 0.1}` is added to the current faults; `{}` removes all.
 fn read(asked: &Value, mut faults: Faults) -> Result<Faults, UnknownFault> {
     let Some(asked) = asked.as_object() else { return Err(UnknownFault::Probability(asked.to_string())) };
     if asked.is_empty() {

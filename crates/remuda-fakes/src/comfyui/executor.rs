@@ -1,8 +1,8 @@
-//! The one who runs prompts, one after the other. A prompt can kill it while HTTP lives on.
+//! Runs prompts, one after the other. A prompt can kill the executor while HTTP keeps working.
 //!
 //! ```text
 //!  pop ─▶ status ─▶ start, cached ─▶ node, node, … ─▶ success or error ─▶ history ─▶ status ─▶ executing(null)
-//!                                                             └── a gap: success is told before history has it
+//!                                                             └── a gap: success is announced before history has it
 //! ```
 
 mod run;
@@ -22,7 +22,7 @@ use super::faults::Fault;
 use super::history::Outcome;
 use super::server::Server;
 
-/// How often history comes noticeably later than the message of success; 1 to 30 in 100 were observed.
+/// How often history lags noticeably behind the success message; 1 to 30 in 100 were observed.
 const LATE_HISTORY: f64 = 0.03;
 const LATE_HISTORY_BY: Duration = Duration::from_millis(2);
 
@@ -30,13 +30,13 @@ const LATE_HISTORY_BY: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(super) enum Ended {
     Well(super::history::Entry),
-    /// The executor is dead, and the prompt stays the running one for ever.
+    /// The executor is dead, and the prompt stays listed as running forever.
     ExecutorDead,
     /// The process is about to die.
     ProcessDead,
 }
 
-/// Runs whatever is queued, until something kills it.
+/// Runs queued prompts until something kills it.
 pub(super) async fn run(server: Arc<Server>) {
     run_all(&server).await;
     server.clock.set(Rest::Dead);
@@ -100,7 +100,7 @@ async fn conclude(server: &Server, entry: super::history::Entry) {
     }
 }
 
-/// What `/free` asked for since.
+/// Applies pending `/free` requests.
 fn heed_flags(server: &Server) {
     let flags = server.queue.take_flags();
     if flags.free_memory {

@@ -1,7 +1,7 @@
-//! What can go wrong on demand, and the dice that say when.
+//! Faults on demand, and when they happen.
 //!
-//! Each fault has a probability. Every prompt draws once for each of them, in a fixed order, from a seeded generator:
-//! the n-th prompt of two runs with one seed meets the same faults.
+//! Each fault has a probability. Every prompt draws once for each fault, in a fixed order, from a seeded generator: the
+//! n-th prompt of two runs with one seed gets the same faults.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use crate::dice::Dice;
 
-/// One way in which a server lets its client down.
+/// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
     DropCompletion,
@@ -42,7 +42,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every fault with its name and what it does.
+    /// Every fault with its name and description.
     pub const ALL: &'static [(Fault, &'static str, &'static str)] = &[
         (
             Fault::DropCompletion,
@@ -86,7 +86,7 @@ impl Fault {
         Fault::ALL.iter().find(|(fault, ..)| *fault == self).map_or("", |(_, name, _)| name)
     }
 
-    /// Whether it happens when a prompt is handed in.
+    /// Whether it happens at submission.
     pub(super) fn is_at_submission(self) -> bool {
         matches!(
             self,
@@ -94,7 +94,7 @@ impl Fault {
         )
     }
 
-    /// Whether it shows as an error of a node.
+    /// Whether it appears as a node error.
     pub(super) fn is_node_error(self) -> bool {
         matches!(self, Fault::Oom | Fault::Cuda | Fault::Disk)
     }
@@ -115,7 +115,7 @@ impl FromStr for Fault {
     }
 }
 
-/// Why a fault could not be understood; says which there are.
+/// An unknown fault; the message lists the known ones.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnknownFault {
     #[error("there is no fault \"{0}\"; there are: {list}", list = names())]
@@ -128,7 +128,7 @@ fn names() -> String {
     Fault::ALL.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
 }
 
-/// How likely each fault is for a prompt.
+/// The probability of each fault, per prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults(BTreeMap<Fault, f64>);
 
@@ -138,14 +138,14 @@ impl Faults {
         Faults::default()
     }
 
-    /// The same, and this fault with this probability.
+    /// Adds a fault with this probability.
     #[must_use]
     pub fn with(mut self, fault: Fault, probability: f64) -> Faults {
         self.set(fault, probability);
         self
     }
 
-    /// Sets a probability; zero takes the fault out.
+    /// Sets a probability; zero removes the fault.
     pub fn set(&mut self, fault: Fault, probability: f64) {
         if probability > 0.0 {
             self.0.insert(fault, probability.min(1.0));
@@ -154,7 +154,7 @@ impl Faults {
         }
     }
 
-    /// Sets what `NAME=P` says; `NAME` alone means always.
+    /// Sets `NAME=P`; `NAME` alone means always.
     pub fn set_from(&mut self, text: &str) -> Result<(), UnknownFault> {
         let (name, probability) = text.split_once('=').unwrap_or((text, "1"));
         let fault = name.parse()?;
@@ -163,13 +163,13 @@ impl Faults {
         Ok(())
     }
 
-    /// Every fault that can happen, with its probability.
+    /// Every enabled fault with its probability.
     pub fn iter(&self) -> impl Iterator<Item = (Fault, f64)> + '_ {
         self.0.iter().map(|(fault, probability)| (*fault, *probability))
     }
 }
 
-/// What the next prompt meets. One throw for every fault there is, so that a changed probability of one does not change
+/// Draws the faults of the next prompt. One draw per known fault, so that a changed probability of one does not change
 /// when the others happen.
 pub(super) fn draw(dice: &mut Dice, faults: &Faults) -> BTreeSet<Fault> {
     let mut drawn = BTreeSet::new();

@@ -1,11 +1,11 @@
-//! The folders of a server, kept in memory. Output and input folders outlive a death, the temporary one does not.
+//! The folders of a server, in memory. Output and input folders survive a crash, the temporary one does not.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use axum::body::Bytes;
 
-/// Files kept in each folder; beyond that the oldest names go first. A disk has its bounds too.
+/// Files kept in each folder; beyond that the first names are dropped.
 const FILES_MAX: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,7 +34,7 @@ impl Folder {
     }
 }
 
-/// Where a file lies.
+/// The path of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub(super) folder: Folder,
@@ -53,7 +53,7 @@ impl Place {
 #[derive(Debug, Default)]
 struct Shelves {
     files: BTreeMap<Place, Bytes>,
-    /// Changes with each life, so that temporary names do not come twice.
+    /// Changes with each restart, so that temporary names are unique.
     temp_series: u64,
 }
 
@@ -81,7 +81,7 @@ impl Disk {
         self.shelves().files.remove(place);
     }
 
-    /// Writes under the prefix and the next number, which is one more than the highest there is.
+    /// Writes under the prefix and the next number, one above the highest.
     pub(super) fn write_numbered(
         &self,
         folder: Folder,
@@ -103,7 +103,7 @@ impl Disk {
         written
     }
 
-    /// What a node means by `name`, `sub/name`, `name [output]` or `name [temp]`.
+    /// Resolves `name`, `sub/name`, `name [output]` or `name [temp]`.
     pub(super) fn annotated(&self, name: &str) -> Option<Bytes> {
         let (name, folder) = [Folder::Output, Folder::Input, Folder::Temp]
             .into_iter()
@@ -113,14 +113,14 @@ impl Disk {
         self.read(&Place { folder, subfolder: subfolder.to_owned(), name: name.to_owned() })
     }
 
-    /// Names in the top of a folder.
+    /// Names at the top level of a folder.
     pub(super) fn names(&self, folder: Folder) -> Vec<String> {
         let shelves = self.shelves();
         let names = shelves.files.keys().filter(|place| place.folder == folder && place.subfolder.is_empty());
         names.map(|place| place.name.clone()).collect()
     }
 
-    /// What a death does.
+    /// Deletes temporary files, as a crash does.
     pub(super) fn wipe_temp(&self) {
         let mut shelves = self.shelves();
         shelves.files.retain(|place, _| place.folder != Folder::Temp);
@@ -131,7 +131,7 @@ impl Disk {
         self.shelves().files.retain(|place, _| place.folder != Folder::Output);
     }
 
-    /// The original puts five letters of chance behind; these differ from life to life.
+    /// The original appends five random letters; these differ after each restart.
     pub(super) fn temp_prefix(&self) -> String {
         let mut series = self.shelves().temp_series;
         let letters: String = (0..5)

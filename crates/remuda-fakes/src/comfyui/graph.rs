@@ -1,4 +1,4 @@
-//! A prompt's graph as it came: nodes and inputs in the order of the text, which decides the order of running.
+//! A prompt's graph as received: nodes and inputs in text order, which decides the execution order.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// A JSON object with its order; of keys that come twice, the last counts.
+/// A JSON object in order; of duplicate keys the last counts.
 #[derive(Debug)]
 pub(super) struct Ordered<T>(pub(super) Vec<(String, T)>);
 
@@ -45,7 +45,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Ordered<T> {
 pub(super) struct Node {
     pub(super) id: String,
     pub(super) class: String,
-    /// None where the key is missing, which the original notices too late.
+    /// `None` where the key is missing, which the original notices too late.
     pub(super) inputs: Option<Vec<(String, Value)>>,
 }
 
@@ -54,7 +54,7 @@ impl Node {
         self.inputs.as_ref()?.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value)
     }
 
-    /// Every input that is taken from another node: its name, that node's id, and which of its results.
+    /// Every input that links to another node: its name, that node's id, and the output slot.
     pub(super) fn links(&self) -> impl Iterator<Item = (&str, &str, usize)> {
         self.inputs.iter().flatten().filter_map(|(name, value)| {
             let (from, slot) = link(value)?;
@@ -63,7 +63,7 @@ impl Node {
     }
 }
 
-/// `[id, slot]` as a link.
+/// Reads `[id, slot]` as a link.
 pub(super) fn link(value: &Value) -> Option<(&str, usize)> {
     match value.as_array()?.as_slice() {
         [Value::String(from), slot] => Some((from, usize::try_from(slot.as_u64()?).ok()?)),
@@ -78,10 +78,10 @@ pub(super) struct Graph {
     text: Box<str>,
 }
 
-/// What is wrong with a graph before any node is looked at.
+/// Errors found before any node is checked.
 #[derive(Debug, PartialEq)]
 pub(super) enum BadGraph {
-    /// The original trips over it: HTTP 500.
+    /// The original raises an exception: HTTP 500.
     Trips,
     MissingClass {
         id: String,
@@ -92,7 +92,7 @@ impl Graph {
     pub(super) fn parse(raw: &RawValue) -> Result<Graph, BadGraph> {
         let text = raw.get();
         if text.starts_with('[') {
-            // An empty list is a graph without nodes; a full one is looked up by its own members.
+            // An empty list is a graph without nodes; a non-empty one is indexed by its members.
             let is_empty = serde_json::from_str::<Vec<Value>>(text).is_ok_and(|list| list.is_empty());
             return if is_empty {
                 Ok(Graph { text: text.into(), ..Graph::default() })
@@ -127,7 +127,7 @@ impl Graph {
         &self.text
     }
 
-    /// Puts a value in the place of what was written, as the original does when it converts one.
+    /// Replaces a value, as the original does when it converts one.
     pub(super) fn convert(&mut self, id: &str, input: &str, value: &Value) {
         let Some(&at) = self.places.get(id) else { return };
         let inputs = self.nodes[at].inputs.iter_mut().flatten();

@@ -1,4 +1,4 @@
-//! What has ended, oldest first. It lives in memory only, and holds so many entries and no more.
+//! Finished prompts, oldest first, in memory and bounded.
 
 use std::collections::HashMap;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::queue::Item;
 use super::values;
 
-/// The original throws one out when there are more than 10 000 before it puts one in.
+/// The original removes one when there are more than 10 000 before it adds one.
 pub(super) const HISTORY_MAX: usize = 10_001;
 
 /// How a prompt ended.
@@ -24,7 +24,7 @@ pub(super) enum Outcome {
 pub(super) struct Entry {
     pub(super) item: Arc<Item>,
     pub(super) outcome: Outcome,
-    /// By node, in the order in which they came.
+    /// By node, in order of arrival.
     pub(super) outputs: Vec<(String, Value)>,
     pub(super) meta: Map<String, Value>,
     /// `[kind, data]` pairs.
@@ -66,7 +66,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// An id that comes again keeps its place and gets the new entry.
+    /// A repeated id keeps its position and gets the new entry.
     pub(super) fn put(&mut self, entry: Entry) {
         let id = entry.item.id.clone();
         if !self.entries.contains_key(&id) {
@@ -100,7 +100,7 @@ impl History {
     }
 }
 
-/// The newest `max_items`, or so many from `offset` on; everything where neither is given.
+/// The newest `max_items`, or that many from `offset` on; everything without either.
 pub(super) fn page(all: &[Arc<Entry>], max_items: Option<i64>, offset: i64) -> &[Arc<Entry>] {
     let count = i64::try_from(all.len()).unwrap_or(i64::MAX);
     let first = match max_items {

@@ -1,8 +1,8 @@
-//! Pictures: one colour each, and really encoded.
+//! Images: one colour each, but really encoded.
 
 use std::io::{self, Write};
 
-/// A batch of pictures of one size and one colour.
+/// A batch of images of one size and one colour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Image {
     pub(super) width: u32,
@@ -16,10 +16,10 @@ impl Image {
         Image { rgb: self.rgb.map(|value| 255 - value), ..self }
     }
 
-    /// As a PNG file; `texts` are kept inside, as the original keeps the workflow.
+    /// As a PNG file; `texts` are embedded, as the original embeds the workflow.
     pub(super) fn to_png(self, texts: &[(&str, &str)]) -> Vec<u8> {
         let mut file = Vec::new();
-        // Writing to memory does not fail, and every size that passed validation can be encoded.
+        // Writing to memory does not fail, and every validated size can be encoded.
         if let Err(error) = self.encode(texts, &mut file) {
             tracing::warn!(%error, "a picture could not be encoded");
         }
@@ -62,19 +62,19 @@ impl Image {
 /// Real previews had about 4,700 bytes.
 const PREVIEW_COMMENT: usize = 4_500;
 
-/// A JPEG of eight by eight grey pixels. Previews are not worth an encoder: nobody looks at them here.
+/// A JPEG of eight by eight grey pixels. Previews are not worth an encoder.
 pub(super) fn jpeg() -> Vec<u8> {
     let mut file = Vec::with_capacity(PREVIEW_COMMENT + 256);
     file.extend([0xff, 0xd8]);
     file.extend(b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00");
-    // A comment makes it as large as a real preview, for whoever has to carry it.
+    // A comment pads it to the size of a real preview.
     file.extend([0xff, 0xfe]);
     file.extend(u16::try_from(PREVIEW_COMMENT).unwrap_or(2).to_be_bytes());
     file.resize(file.len() + PREVIEW_COMMENT - 2, b' ');
     file.extend(b"\xff\xdb\x00\x43\x00");
     file.extend([1; 64]);
     file.extend(b"\xff\xc0\x00\x0b\x08\x00\x08\x00\x08\x01\x01\x11\x00");
-    // Two code tables with one code each: difference nothing, and end of block.
+    // Two code tables with one code each: zero difference, and end of block.
     for table in [0x00, 0x10] {
         file.extend([0xff, 0xc4, 0x00, 0x14, table, 1]);
         file.extend([0; 16]);

@@ -1,4 +1,4 @@
-//! What a server tells about itself.
+//! What a server reports about itself.
 
 use serde_json::{Value, json};
 
@@ -6,9 +6,9 @@ use super::Version;
 use super::routes::BODY_MAX;
 use super::server::Server;
 
-/// Main memory it claims to have.
+/// Reported main memory.
 const RAM_BYTES: u64 = 64 << 30;
-/// What a loaded checkpoint takes.
+/// Memory of a loaded checkpoint.
 const MODEL_BYTES: u64 = 2 << 30;
 
 pub(super) fn features(server: &Server) -> Value {
@@ -81,7 +81,7 @@ pub(super) fn model_folders() -> Value {
     json!(MODEL_FOLDERS)
 }
 
-/// The files of a folder; None for a folder there is not.
+/// The files of a model folder; `None` for an unknown folder.
 pub(super) fn models(server: &Server, folder: &str) -> Option<Value> {
     match folder {
         "checkpoints" => Some(json!(server.options().models)),

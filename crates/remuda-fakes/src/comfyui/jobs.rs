@@ -1,4 +1,4 @@
-//! `/api/jobs`: queue and history under one roof, since 0.7.0; cancelling by id since 0.30.0.
+//! `/api/jobs`: queue and history combined, since 0.7.0; cancelling by id since 0.30.0.
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use super::routes::answer;
 use super::server::Server;
 use super::values;
 
-/// The original trips over a prompt whose `extra_pnginfo` is no object, for everyone who lists it.
+/// The original raises an exception for a prompt whose `extra_pnginfo` is not an object, for every client that lists
+/// it.
 struct Trips;
 
 /// `GET /api/jobs`.
@@ -88,7 +89,8 @@ fn gather(server: &Server, wanted: &[String]) -> Result<Vec<Value>, Trips> {
         jobs.push(queued(item, "pending")?);
     }
     let version = server.options().version;
-    // Ended ones are looked at before they are chosen, so one bad entry spoils every list with ended ones.
+    // Finished entries are read before they are filtered, so one bad entry breaks every list that includes finished
+    // ones.
     if ["completed", "failed", "cancelled"].into_iter().any(is_wanted) {
         for entry in server.history().all() {
             let job = ended(&entry, version)?;

@@ -1,7 +1,7 @@
-//! The node classes it has: what they take, what they give. `work` does what they do.
+//! The node classes: their inputs and outputs. `work` executes them.
 //!
-//! Enough of the original's own classes to run the stock workflow and everything that needs no model, and test nodes
-//! (`Remuda…`) that sleep, fail and say odd things on demand.
+//! Enough of the original's classes to run the stock workflow and everything that needs no model, plus test nodes
+//! (`Remuda…`) that sleep, fail and send odd output on demand.
 
 pub(super) mod work;
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::files::{Disk, Folder};
 use super::image::Image;
 
-/// What flows between nodes.
+/// A value passed between nodes.
 #[derive(Clone, Debug)]
 pub(super) enum Data {
     Image(Image),
@@ -23,11 +23,11 @@ pub(super) enum Data {
     Clip,
     Vae,
     Conditioning,
-    /// Nothing beyond this point runs; the first node to meet it tells the message.
+    /// Nothing downstream runs; the first node that gets it reports the message.
     Blocked(Option<Arc<str>>),
 }
 
-/// What an input takes.
+/// The type of an input.
 #[derive(Clone, Debug)]
 pub(super) enum Kind {
     Int,
@@ -35,11 +35,11 @@ pub(super) enum Kind {
     Text,
     Bool,
     Choice(Vec<String>),
-    /// A file in the input folder; checked when a prompt comes, not against a list.
+    /// A file in the input folder; checked at submission, not against a list.
     File,
-    /// Names of faults, with commas between them, or `none`.
+    /// Names of faults, separated by commas, or `none`.
     Fault,
-    /// A result of another node.
+    /// An output of another node.
     Link(&'static str),
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// The type's name as messages give it.
+    /// The name of the type, as used in messages.
     pub(super) fn type_name(&self) -> String {
         match &self.kind {
             Kind::Int => "INT".to_owned(),
@@ -64,7 +64,7 @@ impl Input {
         }
     }
 
-    /// `[type, {config}]`, as errors and object_info give it.
+    /// `[type, {config}]`, as in errors and object_info.
     pub(super) fn to_json(&self) -> Value {
         match &self.kind {
             Kind::Choice(choices) => json!([choices, self.config]),
@@ -74,7 +74,7 @@ impl Input {
     }
 }
 
-/// `str(list)` of the original's language.
+/// Python's `str(list)`.
 pub(super) fn python_list(list: &[String]) -> String {
     let quoted: Vec<String> = list.iter().map(|item| format!("'{item}'")).collect();
     format!("[{}]", quoted.join(", "))
@@ -140,7 +140,7 @@ impl Class {
         self
     }
 
-    /// As `/object_info` tells it.
+    /// As in `/object_info`.
     fn to_json(&self, disk: &Disk) -> Value {
         let required: Map<String, Value> = self
             .inputs
@@ -148,7 +148,7 @@ impl Class {
             .map(|input| {
                 let told = match input.kind {
                     Kind::File => json!([disk.names(Folder::Input), input.config]),
-                    // The original's classes leave out what they have nothing to say in.
+                    // The original omits an empty configuration.
                     _ if input.config == json!({}) => json!([input.to_json()[0]]),
                     _ => input.to_json(),
                 };
@@ -171,7 +171,7 @@ impl Class {
     }
 }
 
-/// Every class there is.
+/// All classes.
 #[derive(Debug)]
 pub(super) struct Catalogue(HashMap<&'static str, Class>);
 

@@ -1,17 +1,17 @@
-//! In which order nodes run: the original's own order, oddities included. Nodes that are cached are not in it, except
-//! output nodes, which are visited to have their outputs told again.
+//! The execution order of nodes: the original's order, quirks included. Cached nodes are left out, except output nodes,
+//! which are visited so that their outputs are announced again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::graph::Graph;
 use super::nodes::Catalogue;
 
-/// Which nodes are left, and what holds them up.
+/// The remaining nodes, and what blocks them.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
     graph: &'a Graph,
     catalogue: &'a Catalogue,
-    /// In the order in which they were found, walking up from the outputs.
+    /// In order of discovery, from the outputs upwards.
     pending: Vec<&'a str>,
     blocked_by: HashMap<&'a str, usize>,
     blocking: HashMap<&'a str, Vec<&'a str>>,
@@ -51,7 +51,7 @@ impl<'a> Plan<'a> {
                 links.push((from, id));
             }
         }
-        // Two links between one pair of nodes hold it up once.
+        // Two links between one pair of nodes block it once.
         let unique: BTreeMap<_, _> = links.into_iter().map(|link| (link, ())).collect();
         for ((from, to), ()) in unique {
             *self.blocked_by.entry(to).or_default() += 1;
@@ -59,12 +59,12 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// How many nodes are left.
+    /// Number of remaining nodes.
     pub(super) fn len(&self) -> usize {
         self.pending.len()
     }
 
-    /// The next node to run: an output if one is ready, else what is closest to one.
+    /// The next node: a ready output if there is one, else the one closest to an output.
     pub(super) fn next(&self) -> Option<&'a str> {
         let ready: Vec<&str> = self
             .pending
@@ -80,7 +80,7 @@ impl<'a> Plan<'a> {
         found.or_else(|| ready.first()).copied()
     }
 
-    /// What waits for this node.
+    /// The nodes that wait for this one.
     fn after(&self, id: &str) -> &[&'a str] {
         self.blocking.get(id).map_or(&[], Vec::as_slice)
     }

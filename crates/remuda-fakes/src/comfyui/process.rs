@@ -1,11 +1,11 @@
-//! A server's lives: a thread with a runtime of its own stands for the process. Dropping the runtime cuts every
+//! The lifecycle of a server: a thread with its own runtime stands for the process. Dropping the runtime cuts every
 //! connection, ends every task and closes the port, as a killed process does.
 //!
 //! ```text
-//!  alive ──kill, crash──▶ dead ──restart, or `revive` later──▶ alive      stop ends both
+//!  running ──kill, crash──▶ dead ──restart, or `revive` later──▶ running      stop ends both
 //! ```
 //!
-//! While it is dead, the port stays bound without listening: it refuses, and nobody else gets it.
+//! While it is dead, the port stays bound without listening: connections are refused, and no other process can take it.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,12 +19,12 @@ use super::server::{Estate, Server};
 use super::tally::Counts;
 use super::{Options, routes};
 
-/// What a life is told.
+/// Commands for the thread.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Die; the answer comes once the port refuses.
+    /// Die; acknowledged once the port refuses.
     Kill(Option<oneshot::Sender<()>>),
-    /// Die if alive, then live; the answer comes once it listens.
+    /// Die if running, then start; acknowledged once it listens.
     Restart(Option<oneshot::Sender<()>>),
     Stop(oneshot::Sender<()>),
 }
@@ -71,7 +71,7 @@ impl Process {
 
     pub(super) async fn died(&self) {
         let mut deaths = self.deaths.clone();
-        // An error means that the thread is gone, which is as dead as can be.
+        // An error means that the thread has ended, which also counts as dead.
         let _ = deaths.wait_for(|deaths| *deaths > 0).await;
     }
 
@@ -97,7 +97,7 @@ struct Lives {
 }
 
 impl Lives {
-    /// The whole thread: one life after the other.
+    /// The whole thread: one server run after the other.
     fn run(mut self, first: TcpListener, ready: oneshot::Sender<io::Result<()>>) {
         let mut listener = first;
         let mut waiting = Waiting::First(ready);
@@ -113,7 +113,7 @@ impl Lives {
             self.estate.set_server(None);
             self.estate.disk.wipe_temp();
             let address = self.estate.options.listen;
-            // Bound and not listening: refuses. A failure only means that nothing keeps the port for us.
+            // Bound and not listening: refuses. On failure the port is merely not reserved.
             let refusing = refuse(address);
             self.deaths.send_modify(|deaths| *deaths += 1);
             let Some(answer) = self.lie_dead(order) else { return };
@@ -129,7 +129,7 @@ impl Lives {
         }
     }
 
-    /// One life; answers with the order that ended it.
+    /// One server run; returns the command that ended it.
     fn live(&mut self, listener: TcpListener, waiting: Waiting) -> io::Result<Option<Order>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let estate = Arc::clone(&self.estate);
@@ -141,7 +141,7 @@ impl Lives {
         })
     }
 
-    /// Waits for what brings it back; None means that it never is.
+    /// Waits for the command that restarts it; `None` if it stops for good.
     fn lie_dead(&mut self, order: Order) -> Option<Option<oneshot::Sender<()>>> {
         match order {
             Order::Restart(answer) => return Some(answer),
@@ -171,7 +171,7 @@ impl Lives {
 /// Longer than any test or demo.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Who waits for a life to begin.
+/// Who waits for the start.
 enum Waiting {
     First(oneshot::Sender<io::Result<()>>),
     Later(Option<oneshot::Sender<()>>),
@@ -189,7 +189,7 @@ impl Waiting {
     }
 }
 
-/// A receiver that is gone did not want to know.
+/// A dropped receiver is fine: its caller no longer waits.
 fn tell(answer: Option<oneshot::Sender<()>>) {
     if let Some(answer) = answer {
         let _ = answer.send(());

@@ -1,4 +1,4 @@
-//! How far the nodes of a prompt are, as `progress_state` tells it: every node touched so far, in the order of touching.
+//! The progress of a prompt's nodes, as in `progress_state`: every node touched so far, in that order.
 
 use serde_json::{Map, Value, json};
 
@@ -14,7 +14,7 @@ struct Entry {
 pub(super) struct Progress(Vec<Entry>);
 
 impl Progress {
-    /// A node begins. The original writes these two as floats, and what nodes say themselves as whole numbers.
+    /// A node starts. The original sends these two numbers as floats, and those of the nodes as integers.
     pub(super) fn start(&mut self, node: &str) {
         self.set(node, json!(0.0), json!(1.0), false);
     }
@@ -23,7 +23,7 @@ impl Progress {
         self.set(node, value.into(), max.into(), false);
     }
 
-    /// A node is done; a cached one was never begun and counts 1 of 1.
+    /// A node is done; a cached one never started and counts 1 of 1.
     pub(super) fn finish(&mut self, node: &str) {
         match self.0.iter_mut().find(|entry| entry.node == node) {
             Some(entry) => {

@@ -1,8 +1,8 @@
-//! What waits and what runs. The waiting ones are a heap with the very steps of the original's library, because clients
-//! see the heap's array, and because two entries with one number and one id cannot be compared there:
+//! Pending and running prompts. The pending ones are a heap with exactly the steps of Python's heapq, because clients
+//! see the heap's array, and because two entries with the same number and id cannot be compared there:
 //!
-//! - pushing such a second entry fails after it was appended: HTTP 500, and yet it is queued;
-//! - popping with two such entries left behind fails after the first was taken out: it is lost, and the executor dies.
+//! - pushing such a second entry fails after it was appended: HTTP 500, but it is queued;
+//! - popping with two such entries left fails after the first was removed: it is lost, and the executor dies.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use super::faults::Fault;
 use super::graph::Graph;
 
-/// The place in the queue: counted by the server, or chosen by the client, which makes it a float.
+/// The queue number: counted by the server, or chosen by the client, which makes it a float.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Counted(i64),
@@ -49,13 +49,13 @@ pub(super) struct Item {
 }
 
 impl Item {
-    /// Whom the messages are for; `Some(Err)` where it is something no socket can be named by.
+    /// The client that gets the messages; `Some(Err)` if its id cannot name a socket.
     pub(super) fn client(&self) -> Option<Result<&str, ()>> {
         match self.extra.get("client_id") {
             None | Some(Value::Null) => None,
             Some(Value::String(client)) => Some(Ok(client)),
             Some(Value::Array(_) | Value::Object(_)) => Some(Err(())),
-            // A number or a truth value can be looked up, and is found nowhere.
+            // A number or boolean is hashable, but matches no socket.
             Some(_) => Some(Ok("\u{0}")),
         }
     }
@@ -69,11 +69,11 @@ impl Item {
     }
 }
 
-/// Two entries cannot be put in order.
+/// Two entries that cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Uncomparable;
 
-/// What `/free` asks for; acted on after the current prompt.
+/// What `/free` requests; applied after the current prompt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flags {
     pub(super) unload_models: bool,
@@ -98,7 +98,7 @@ impl Queue {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues it, also where it answers with an error.
+    /// Queues a prompt, even if it returns an error.
     pub(super) fn push(&self, item: Arc<Item>) -> Result<(), Uncomparable> {
         let mut inner = self.inner();
         inner.heap.push(item);
@@ -108,7 +108,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the next one to run. With an error, one entry is lost and the caller dies.
+    /// Takes the next prompt. On an error one entry is lost, and the executor dies.
     pub(super) fn pop(&self) -> Result<Option<Arc<Item>>, Uncomparable> {
         let mut inner = self.inner();
         let Some(last) = inner.heap.pop() else { return Ok(None) };
@@ -124,17 +124,17 @@ impl Queue {
         Ok(Some(item))
     }
 
-    /// The running one has ended.
+    /// The running prompt has ended.
     pub(super) fn finish(&self) {
         self.inner().running = None;
     }
 
-    /// Waits until something was pushed or asked for since the last wait.
+    /// Waits for a push or a `/free` request since the last call.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Takes out the first waiting entry with this id; says how many times the original tells everyone.
+    /// Removes the first pending entry with this id. Returns how many status messages the original sends.
     pub(super) fn delete(&self, id: &str) -> Result<u32, Uncomparable> {
         let mut inner = self.inner();
         let Some(at) = inner.heap.iter().position(|item| item.id == id) else { return Ok(0) };
@@ -153,7 +153,7 @@ impl Queue {
         self.inner().heap.clear();
     }
 
-    /// Running and waiting together.
+    /// Running and pending.
     pub(super) fn remaining(&self) -> usize {
         let inner = self.inner();
         inner.heap.len() + usize::from(inner.running.is_some())
@@ -163,7 +163,7 @@ impl Queue {
         self.inner().running.clone()
     }
 
-    /// In the order of the heap's array, which is not the order of running.
+    /// In heap order, which is not the execution order.
     pub(super) fn waiting(&self) -> Vec<Arc<Item>> {
         self.inner().heap.clone()
     }
@@ -234,7 +234,7 @@ mod tests {
         queue.waiting().iter().map(|item| item.id.clone()).collect()
     }
 
-    /// The array of the recorded queue-operations run.
+    /// The array of the recording queue-operations.
     #[test]
     fn the_array_is_in_the_order_of_the_originals_heap() {
         let queue = Queue::default();

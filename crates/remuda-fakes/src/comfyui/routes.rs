@@ -1,7 +1,7 @@
-//! Every path it answers, with and without `/api` in front, as the original does.
+//! Every path, with and without the `/api` prefix, as in the original.
 //!
-//! Paths are matched by a table of our own: the original answers unknown paths, wrong methods and options in ways of its
-//! own, and the table is also what requests are counted by.
+//! Paths are matched by a table instead of the framework's router: the original answers unknown paths, wrong methods
+//! and OPTIONS in its own way, and requests are counted by table entry.
 
 pub(super) mod answer;
 mod guard;
@@ -27,10 +27,10 @@ use super::{Version, control, history, info, jobs, socket, submit, transfer};
 use crate::address::{ask, decode, query};
 use crate::connection::{Gate, Switch};
 
-/// The most any request may carry.
+/// Largest request body.
 pub(super) const BODY_MAX: usize = 100 << 20;
 
-/// Paths and what may be asked of them; `{}` stands for one part, `{*}` for the rest.
+/// Paths and their methods; `{}` matches one segment, `{*}` the rest.
 const TABLE: &[(&str, &str)] = &[
     ("/prompt", "GET,HEAD,POST"),
     ("/queue", "GET,HEAD,POST"),
@@ -63,7 +63,7 @@ const TABLE: &[(&str, &str)] = &[
     ("/ws", "GET,HEAD"),
 ];
 
-/// Only under `/api`, and only since some version.
+/// Only under `/api`, since the given version.
 const JOBS: &[(&str, &str, Version)] = &[
     ("/jobs", "GET,HEAD", Version::V0_7_0),
     ("/jobs/cancel", "POST", Version::V0_30_0),
@@ -72,7 +72,7 @@ const JOBS: &[(&str, &str, Version)] = &[
     ("/assets", "GET,HEAD", Version::V0_30_0),
 ];
 
-/// Begins to answer; must be called inside the runtime of this life.
+/// Starts answering; must be called inside the runtime of this server run.
 pub(super) fn serve(listener: std::net::TcpListener, server: Arc<Server>) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = Gate(tokio::net::TcpListener::from_std(listener)?);
@@ -82,7 +82,7 @@ pub(super) fn serve(listener: std::net::TcpListener, server: Arc<Server>) -> io:
     Ok(())
 }
 
-/// A path as the table knows it, with what stood in for the braces.
+/// A matched table entry with the value of its placeholder.
 struct Found {
     pattern: &'static str,
     methods: &'static str,
@@ -102,7 +102,7 @@ fn find(path: &str, version: Version) -> Option<Found> {
     })
 }
 
-/// What a pattern's braces stand for in this path; nothing if they differ.
+/// The value of the pattern's placeholder in this path; `None` if the pattern does not match.
 fn fit(pattern: &str, path: &str) -> Option<String> {
     let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
     let mut part = String::new();
@@ -143,7 +143,7 @@ async fn route(server: Arc<Server>, switch: Switch, request: Request) -> Respons
         return answer::empty(StatusCode::OK);
     }
     let Some(found) = find(path, server.options().version) else {
-        // Static files are the last resort, and they can only be read.
+        // Static files come last and are read-only.
         let is_reading = matches!(*request.method(), Method::GET | Method::HEAD);
         return if is_reading { answer::unknown() } else { answer::wrong_method("GET,HEAD") };
     };
@@ -175,7 +175,7 @@ async fn upgrade(server: Arc<Server>, request: Request) -> Response {
     }
 }
 
-/// Everything that only reads.
+/// Routes that only read.
 fn show(server: &Server, pattern: &str, part: &str, uri: &Uri) -> Response {
     let query = query(uri);
     let ok = |value: Value| answer::json(StatusCode::OK, &value);
@@ -231,7 +231,7 @@ fn past(server: &Server, query: &[(String, String)]) -> Response {
     answer::text_json(StatusCode::OK, history::to_text(page))
 }
 
-/// Everything that changes something.
+/// Routes that change state.
 async fn change(server: &Arc<Server>, pattern: &str, part: &str, body: &Bytes, switch: &Switch) -> Response {
     match pattern {
         "/prompt" => return submit::submit(server, body, switch).await,
@@ -270,7 +270,7 @@ async fn change(server: &Arc<Server>, pattern: &str, part: &str, body: &Bytes, s
     answer::empty(StatusCode::OK)
 }
 
-/// Only a flag. A body that cannot be read means: whatever runs.
+/// Sets only a flag. An unreadable body means the running prompt.
 fn interrupt(server: &Server, body: &Bytes) -> Response {
     let asked: Value = serde_json::from_slice(body).unwrap_or_else(|_| json!({}));
     let Value::Object(asked) = asked else { return answer::trouble() };

@@ -1,4 +1,4 @@
-//! What one life of a server holds (`Server`), and what outlives it (`Estate`).
+//! The state of one server run (`Server`), and the state that survives a crash (`Estate`).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use super::socket::Sockets;
 use super::tally::Tally;
 use crate::dice::Dice;
 
-/// What is still there after a death.
+/// State that survives a crash.
 #[derive(Debug)]
 pub(super) struct Estate {
     pub(super) options: Options,
@@ -69,7 +69,7 @@ impl Estate {
         self.luck().next.push(fault);
     }
 
-    /// What the next prompt meets.
+    /// Draws the faults of the next prompt.
     pub(super) fn draw(&self) -> BTreeSet<Fault> {
         let mut luck = self.luck();
         let Luck { dice, faults, next } = &mut *luck;
@@ -86,7 +86,7 @@ impl Estate {
         *self.tally.change().faults.entry(fault.name().to_owned()).or_default() += 1;
     }
 
-    /// The server that lives now.
+    /// The current server run.
     pub(super) fn server(&self) -> Option<Arc<Server>> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -96,7 +96,7 @@ impl Estate {
     }
 }
 
-/// One life.
+/// One server run.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) estate: Arc<Estate>,
@@ -106,12 +106,12 @@ pub(super) struct Server {
     pub(super) history: Mutex<History>,
     pub(super) cache: Mutex<Cache>,
     pub(super) sockets: Sockets,
-    /// Whose prompt runs, and at which node it is.
+    /// Whose prompt runs, and at which node.
     pub(super) focus: Mutex<Focus>,
-    /// Looked at between nodes and with each step of progress.
+    /// Checked between nodes and with each step of progress.
     pub(super) interrupt: AtomicBool,
     pub(super) number: AtomicI64,
-    /// How much longer every answer takes.
+    /// Delay of every answer.
     pub(super) http_delay_ms: AtomicU64,
     pub(super) models_loaded: Mutex<BTreeSet<String>>,
 }
@@ -123,7 +123,7 @@ pub(super) struct Focus {
 }
 
 impl Server {
-    /// Begins a life: must be called inside its runtime.
+    /// Starts a server run: must be called inside its runtime.
     pub(super) fn start(estate: &Arc<Estate>) -> Arc<Server> {
         let (sockets, outbox) = Sockets::new();
         let server = Arc::new(Server {
@@ -171,12 +171,12 @@ impl Server {
         json!({"exec_info": {"queue_remaining": self.queue.remaining()}})
     }
 
-    /// Tells everyone how long the queue is.
+    /// Sends the queue length to all clients.
     pub(super) fn tell_status(&self) {
         self.sockets.post(None, "status", &json!({"status": self.exec_info()}));
     }
 
-    /// Dies as by `kill -9`, from the inside.
+    /// Dies as by `kill -9`, from inside.
     pub(super) fn die(&self) {
         let _ = self.estate.orders.send(Order::Kill(None));
     }
@@ -187,7 +187,7 @@ impl Server {
     }
 }
 
-/// Milliseconds since 1970, as the messages carry them.
+/// Milliseconds since 1970, as in the messages.
 pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)

@@ -1,8 +1,8 @@
-//! WebSockets and the one outbox behind them. Every message waits its turn and is handed to one socket after the other,
-//! so a client that does not read holds up everyone, as in the original.
+//! WebSockets and the single outbox behind them. Messages are sent in order to one socket after the other, so a client
+//! that does not read blocks all others, as in the original.
 //!
-//! The sockets are known by client id. A second socket with an id takes the first one's place; whichever of the two
-//! closes takes the entry away, and the other one hears nothing from then on.
+//! Sockets are keyed by client id. A second socket with an id replaces the first; whichever closes first removes the
+//! entry, and the other one then gets no more messages.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,25 +16,25 @@ use tokio::sync::{mpsc, watch};
 use super::server::Server;
 use super::{info, values};
 
-/// Messages that wait for delivery. The original has no bound; beyond this one, messages are dropped.
+/// Messages waiting for delivery. The original has no limit; beyond this one, messages are dropped.
 const OUTBOX_MAX: usize = 200_000;
-/// Messages that one socket holds while it writes; a stuck one blocks the outbox after so many.
+/// Messages buffered per socket; a stuck socket blocks the outbox after that.
 const SOCKET_MAX: usize = 8;
-/// The most a client may send in one message.
+/// Largest message from a client.
 pub(super) const MESSAGE_MAX: usize = 4 << 20;
 
 #[derive(Debug)]
 enum Parcel {
-    /// Nobody in particular means everyone.
+    /// Without a client: to all.
     Message { client: Option<String>, message: Message },
     /// Kills the process that tries to deliver it.
     Poison,
 }
 
-/// How long a poisoned process lives on; what was said before has arrived by then.
+/// How long the process lives after that, so that earlier messages arrive.
 const POISON_TAKES: Duration = Duration::from_millis(50);
 
-/// A socket as the others see it.
+/// A socket in the table.
 #[derive(Clone, Debug)]
 struct Socket {
     inbox: mpsc::Sender<Message>,
@@ -42,14 +42,14 @@ struct Socket {
     has_preview_metadata: Arc<AtomicBool>,
 }
 
-/// How the sockets are treated; faults change it.
+/// Faults of the sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Mood {
     /// Sockets with a lower serial number are cut.
     cut_below: u64,
-    /// Sockets with a lower serial number are neither read nor written any more.
+    /// Sockets with a lower serial number are neither read nor written.
     frozen_below: u64,
-    /// Nothing is delivered to anyone.
+    /// Nothing is delivered.
     is_held: bool,
 }
 
@@ -73,7 +73,7 @@ impl Sockets {
         self.by_client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a message into the outbox, for one client or for everyone.
+    /// Puts a message into the outbox, for one client or for all.
     pub(super) fn post(&self, client: Option<&str>, kind: &str, data: &Value) {
         self.post_message(client, Message::Text(envelope(kind, data)));
     }
@@ -86,7 +86,7 @@ impl Sockets {
         self.enqueue(Parcel::Message { client: client.map(str::to_owned), message });
     }
 
-    /// Something that cannot be delivered, and kills whoever tries.
+    /// Queues a message that kills the process that delivers it.
     pub(super) fn poison(&self) {
         self.enqueue(Parcel::Poison);
     }
@@ -97,7 +97,7 @@ impl Sockets {
         }
     }
 
-    /// Whether this client said that it can read previews that name their node.
+    /// Whether this client supports previews with metadata.
     pub(super) fn has_preview_metadata(&self, client: Option<&str>) -> bool {
         let sockets = self.by_client();
         client
@@ -105,19 +105,19 @@ impl Sockets {
             .is_some_and(|socket| socket.has_preview_metadata.load(Ordering::Relaxed))
     }
 
-    /// Cuts every open socket, without a closing frame.
+    /// Cuts every open socket without a close frame.
     pub(super) fn cut(&self) {
         let below = self.serial.load(Ordering::Relaxed);
         self.mood.send_modify(|mood| mood.cut_below = below);
     }
 
-    /// Leaves every open socket open, and neither reads nor writes it any more.
+    /// Keeps every open socket open, but stops reading and writing.
     pub(super) fn freeze(&self) {
         let below = self.serial.load(Ordering::Relaxed);
         self.mood.send_modify(|mood| mood.frozen_below = below);
     }
 
-    /// Delivers nothing, or goes on.
+    /// Stops or resumes delivery.
     pub(super) fn hold(&self, is_held: bool) {
         self.mood.send_modify(|mood| mood.is_held = is_held);
     }
@@ -127,7 +127,7 @@ fn envelope(kind: &str, data: &Value) -> Utf8Bytes {
     format!("{{\"type\":\"{kind}\",\"data\":{}}}", values::text(data)).into()
 }
 
-/// The reading end of the outbox.
+/// The receiving end of the outbox.
 #[derive(Debug)]
 pub(super) struct Outbox(mpsc::Receiver<Parcel>);
 
@@ -151,18 +151,18 @@ pub(super) async fn publish(server: Arc<Server>, mut outbox: Outbox) {
             }
         };
         for socket in targets {
-            // A socket that is gone needs no message.
+            // A closed socket needs no message.
             let _ = socket.inbox.send(message.clone()).await;
         }
     }
 }
 
-/// Waits for a mood; a server that is gone has none, and its sockets end with it.
+/// Waits for a state of the sockets; returns never if the server is gone, because its tasks end with it.
 async fn until(mood: &mut watch::Receiver<Mood>, is_reached: impl FnMut(&Mood) -> bool) {
     let _ = mood.wait_for(is_reached).await;
 }
 
-/// A socket's whole life, from the greeting on.
+/// Serves one socket, starting with the greeting.
 pub(super) async fn attend(server: Arc<Server>, mut socket: WebSocket, client: Option<String>) {
     let client = client
         .filter(|client| !client.is_empty())
@@ -180,7 +180,7 @@ pub(super) async fn attend(server: Arc<Server>, mut socket: WebSocket, client: O
     }
 }
 
-/// A place among the sockets; given up however the socket ends, also by the death of its server.
+/// An entry in the table of sockets; removed however the socket ends, also when the server dies.
 struct Seat<'a> {
     server: &'a Server,
     client: &'a str,
@@ -198,7 +198,7 @@ impl Seat<'_> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        // Whoever stands there now: the original looks at the id alone.
+        // Whichever socket has the id now: the original checks only the id.
         self.server.sockets.by_client().remove(self.client);
         self.server.estate.tally.change().sockets_open -= 1;
     }
@@ -209,7 +209,7 @@ struct Attended<'a> {
     client: &'a str,
     serial: u64,
     inbox: mpsc::Receiver<Message>,
-    /// Only the first message may say what the client can do.
+    /// Only the first message may declare client features.
     is_first: bool,
 }
 
@@ -235,7 +235,7 @@ impl Attended<'_> {
             tokio::select! {
                 message = self.inbox.recv() => match message {
                     Some(message) => if socket.send(message).await.is_err() { return },
-                    // Someone else's closing took our entry, and with it the sending end: deaf, and still open.
+                    // Another socket with this id has closed and removed the entry: no more messages, but still open.
                     None => return self.be_deaf(socket).await,
                 },
                 message = socket.recv() => match message {
@@ -252,7 +252,7 @@ impl Attended<'_> {
         }
     }
 
-    /// Reads on, so that pings are answered, and says nothing.
+    /// Keeps reading so that pings are answered, and sends nothing.
     async fn be_deaf(&mut self, socket: &mut WebSocket) {
         while let Some(Ok(message)) = socket.recv().await {
             if !self.hear(socket, &message).await {
@@ -261,13 +261,13 @@ impl Attended<'_> {
         }
     }
 
-    /// Swallows what is meant for the client, and reads nothing.
+    /// Discards messages for the client, and reads nothing.
     async fn be_frozen(&mut self) {
         while self.inbox.recv().await.is_some() {}
         std::future::pending::<()>().await;
     }
 
-    /// What a client says matters only once; answers whether the socket stays open.
+    /// Handles a client message; only the first matters. Returns whether the socket stays open.
     async fn hear(&mut self, socket: &mut WebSocket, message: &Message) -> bool {
         let text = match message {
             Message::Text(text) => text,

@@ -1,4 +1,4 @@
-//! `POST /prompt`: what is accepted, what is refused, and what the original trips over.
+//! `POST /prompt`: what is accepted, what is refused, and what makes the original raise an exception.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,7 @@ use super::validate::{Invalid, error, validate};
 use super::values::{is_truthy, python_str};
 use crate::connection::Switch;
 
-/// Someone else's work: two seconds of an imagined GPU.
+/// A foreign prompt: two seconds of GPU time.
 const FOREIGN: &str = r#"{"1":{"class_type":"EmptyImage","inputs":{"width":64,"height":64,"batch_size":1,"color":1}},
 "2":{"class_type":"RemudaSleep","inputs":{"image":["1",0],"seconds":1.0,"steps":2,"preview":false}},
 "3":{"class_type":"PreviewImage","inputs":{"images":["2",0]}}}"#;
@@ -101,7 +101,7 @@ fn push(server: &Server, item: &Arc<Item>) -> Result<(), super::queue::Uncompara
     Ok(())
 }
 
-/// The same prompt under the same id once more, as a proxy does that sends a request again.
+/// Queues the same prompt under the same id again, as a proxy does that repeats a request.
 fn push_twin(server: &Server, item: &Item, raw: &RawValue) {
     let Ok(graph) = Graph::parse(raw) else { return };
     let number = Number::Counted(server.number.fetch_add(1, Ordering::Relaxed));
@@ -113,7 +113,7 @@ fn push_twin(server: &Server, item: &Item, raw: &RawValue) {
         outputs: item.outputs.clone(),
         faults: BTreeSet::new(),
     };
-    // Its number is its own, so it can be put in order.
+    // It has its own number, so the two can be compared.
     let _ = push(server, &Arc::new(twin));
 }
 
@@ -135,7 +135,7 @@ fn push_foreign(server: &Server) {
     }
 }
 
-/// What this prompt meets: what the dice say, and what its own nodes ask for.
+/// The faults of this prompt: drawn, and requested by its nodes.
 fn drawn(server: &Server, graph: &Graph) -> BTreeSet<Fault> {
     let mut faults = server.estate.draw();
     let asked = graph.nodes().iter().filter(|node| node.class == "RemudaFault");
@@ -150,7 +150,7 @@ enum Odd {
     Trips,
 }
 
-/// A body that is no object: looked up as the original's language looks things up.
+/// A body that is not an object: indexed as Python would.
 fn odd_body(server: &Server, body: &Bytes) -> Odd {
     let has = match serde_json::from_slice::<Value>(body) {
         Ok(Value::Array(list)) => (list.contains(&"number".into()), list.contains(&"prompt".into())),
@@ -170,7 +170,7 @@ fn value(fields: &Ordered<&RawValue>, key: &str) -> Option<Value> {
     serde_json::from_str(fields.get(key)?.get()).ok()
 }
 
-/// The counter advances also for what is refused later, and not for a number of the client's own.
+/// The counter also advances for prompts that are refused later, but not if the client chose the number.
 fn number(server: &Server, fields: &Ordered<&RawValue>) -> Result<Number, ()> {
     if let Some(number) = value(fields, "number") {
         let chosen = match number {
@@ -207,7 +207,7 @@ pub(super) fn is_canonical_uuid(id: &str) -> bool {
     uuid::Uuid::parse_str(id).is_ok_and(|uuid| uuid.to_string() == id)
 }
 
-/// As given, without two secrets, with the client and the time; None where the original trips.
+/// As given, without two secrets, with the client and the time; `None` where the original raises an exception.
 fn extra_data(fields: &Ordered<&RawValue>) -> Option<Map<String, Value>> {
     let mut extra = match value(fields, "extra_data") {
         None => Map::new(),

@@ -1,4 +1,4 @@
-//! Stories of clients that meet a stand-in. A story waits for a message or an answer, never for time to pass.
+//! Tests with a client of the fake server. They wait for messages or answers, never for time to pass.
 
 mod faults;
 mod harness;

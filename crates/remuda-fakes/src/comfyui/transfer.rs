@@ -1,4 +1,4 @@
-//! Files in and out: `/upload/image` and `/view`, with the original's ways of refusing.
+//! Files in and out: `/upload/image` and `/view`, with the original's refusals.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
@@ -31,7 +31,7 @@ pub(super) async fn upload(server: &Server, mut request: Request) -> Response {
         .get("content-length")
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if length.is_some_and(|length| length > BODY_MAX) {
-        // Read to the end first: a client that is still sending would not see the answer.
+        // Reads to the end first: a client that is still sending would not see the answer.
         let _ = axum::body::to_bytes(request.into_body(), 2 * BODY_MAX).await;
         return answer::plain(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -122,7 +122,7 @@ pub(super) fn view(server: &Server, uri: &Uri, headers: &HeaderMap) -> Response 
     part(&place.name, bytes, headers)
 }
 
-/// The whole file, a part of it, or the word that it has not changed.
+/// The whole file, a range of it, or 304.
 fn part(name: &str, bytes: Bytes, headers: &HeaderMap) -> Response {
     let tag = format!("\"{}-{:x}\"", &blake3::hash(&bytes).to_hex()[..16], bytes.len());
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
@@ -150,7 +150,7 @@ fn part(name: &str, bytes: Bytes, headers: &HeaderMap) -> Response {
     response
 }
 
-/// The first and the last byte of `bytes=0-9`, `bytes=5-` or `bytes=-5`.
+/// The first and last byte of `bytes=0-9`, `bytes=5-` or `bytes=-5`.
 fn span(range: &str, length: usize) -> Option<(usize, usize)> {
     let (first, last) = range.strip_prefix("bytes=")?.split_once('-')?;
     let end = length.checked_sub(1)?;

@@ -1,5 +1,5 @@
-//! Whether a graph can run, told in the original's own words. A missing model shows as `value_not_in_list`, which tells
-//! a wrong server from a broken graph. One good output is enough: the bad ones are told and left out.
+//! Validates a graph, with the original's messages. A missing model appears as `value_not_in_list`, which tells a wrong
+//! server from a broken graph. One valid output is enough: the invalid ones are reported and left out.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::graph::{Graph, Node};
 use super::nodes::{Catalogue, Input, Kind, python_list};
 use super::values::{is_truthy, python_str};
 
-/// Combos longer than this are not written out in an error.
+/// Longer combos are not written out in an error.
 const LIST_MAX: usize = 20;
 
 /// A graph that can run, at least in part.
@@ -32,7 +32,7 @@ pub(super) fn error(kind: &str, message: &str, details: &str) -> Value {
     json!({"type": kind, "message": message, "details": details, "extra_info": {}})
 }
 
-/// Looks at every output and all that stands above it; values that are written oddly are converted in the graph.
+/// Checks every output and everything upstream; values of another type are converted in the graph.
 pub(super) fn validate(
     graph: &mut Graph,
     catalogue: &Catalogue,
@@ -96,7 +96,7 @@ struct Verdict {
     reasons: Vec<Value>,
 }
 
-/// The original trips while it looks at a node.
+/// The original raises an exception while it checks a node.
 struct Exception {
     kind: &'static str,
     text: String,
@@ -129,7 +129,7 @@ impl<'a> Check<'a> {
         verdict
     }
 
-    /// Puts the reasons of all bad nodes seen so far under this output.
+    /// Lists the reasons of all invalid nodes so far under this output.
     fn collect(&self, output: &str, node_errors: &mut Map<String, Value>) {
         for id in &self.order {
             let Some(verdict) = self.verdicts.get(id).filter(|verdict| !verdict.reasons.is_empty()) else {
@@ -150,7 +150,7 @@ impl<'a> Check<'a> {
             return Ok(verdict.clone());
         }
         if above.contains(&id) {
-            // The original recurses until its stack is full, and then has no reason to give.
+            // The original recurses until its stack overflows, and then has no reason to give.
             return Ok(Verdict { is_valid: false, reasons: Vec::new() });
         }
         let node = self.graph.node(id).ok_or_else(|| missing_key(id))?;
@@ -233,7 +233,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A value that is written in the graph itself.
+    /// Checks a literal value.
     fn value(&mut self, id: &str, input: &Input, value: &Value) -> Vec<Value> {
         let converted = match convert(&input.kind, value) {
             Ok(converted) => converted,
@@ -292,7 +292,7 @@ fn reason(
     json!({"type": kind, "message": message, "details": details, "extra_info": extra})
 }
 
-/// What a class itself has against a value.
+/// A value that the class itself rejects.
 fn unfit(input: &Input, why: &str) -> Value {
     let details = format!("{} - {why}", input.name);
     reason(

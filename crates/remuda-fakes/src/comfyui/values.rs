@@ -1,8 +1,8 @@
-//! JSON as the original writes it: a NaN stands bare in the text, which strict readers refuse.
+//! JSON as the original writes it: NaN appears unquoted, which strict parsers refuse.
 
 use serde_json::Value;
 
-/// Stands for a NaN in a `Value`, which cannot hold one.
+/// Stands for NaN in a `Value`, which cannot represent it.
 const NAN: &str = "\u{e000}NaN\u{e000}";
 const NAN_QUOTED: &str = "\"\u{e000}NaN\u{e000}\"";
 
@@ -10,13 +10,13 @@ pub(super) fn nan() -> Value {
     NAN.into()
 }
 
-/// The text of a value, with every NaN bare.
+/// The text of a value, with every NaN unquoted.
 pub(super) fn text(value: &Value) -> String {
     let text = value.to_string();
     if text.contains(NAN_QUOTED) { text.replace(NAN_QUOTED, "NaN") } else { text }
 }
 
-/// `str(value)` of the original's language.
+/// Python's `str(value)`.
 pub(super) fn python_str(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
@@ -27,7 +27,7 @@ pub(super) fn python_str(value: &Value) -> String {
     }
 }
 
-/// `bool(value)` of the original's language.
+/// Python's `bool(value)`.
 pub(super) fn is_truthy(value: &Value) -> bool {
     match value {
         Value::Null => false,

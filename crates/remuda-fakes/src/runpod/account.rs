@@ -1,5 +1,5 @@
-//! Everything the provider knows of one account: pods, books, luck. Every request is a question or an order to it, and
-//! every answer is made here; `settle` is what time does to it.
+//! Everything the provider knows of one account: pods, ledger, faults. Every request is answered here; `advance`
+//! applies what happens as time passes.
 
 mod act;
 mod create;
@@ -27,7 +27,7 @@ use super::pod::{Boot, Container, Life, Pod};
 use super::process::Word;
 use crate::dice::Dice;
 
-/// Letters of a pod's id.
+/// Characters of a pod id.
 const LETTERS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 const ID_LENGTH: usize = 14;
 
@@ -37,7 +37,7 @@ pub(super) struct Account {
     pub(super) clock: Arc<Clock>,
     pub(super) luck: Luck,
     pub(super) books: Books,
-    /// Public keys that `startSsh` puts into pods.
+    /// Public keys that `startSsh` installs in pods.
     pub(super) ssh_keys: Vec<String>,
     pub(super) requests: BTreeMap<String, u64>,
     /// Oldest first.
@@ -45,9 +45,9 @@ pub(super) struct Account {
     number: u64,
     is_closed: bool,
     pub(super) capacity: Vec<Capacity>,
-    /// What has none free until then.
+    /// Offers without capacity, and until when.
     exhausted: BTreeMap<(&'static str, String, Cloud), Timestamp>,
-    /// What this account does not get.
+    /// Offers that this account never gets.
     denied: BTreeSet<(&'static str, Cloud)>,
     words: mpsc::Sender<Word>,
     /// Containers that have not ended.
@@ -87,7 +87,7 @@ impl Account {
         self.clock.now()
     }
 
-    /// From now on these; what was denied by one that is gone is to be had again.
+    /// Replaces the faults; offers denied by a removed fault become available again.
     pub(super) fn set_faults(&mut self, faults: Faults) {
         if !faults.iter().any(|(fault, _)| fault == Fault::Denied) {
             self.denied.clear();
@@ -95,7 +95,7 @@ impl Account {
         self.luck.faults = faults;
     }
 
-    /// The pod that a client means, if it can be seen already.
+    /// The pod with this id, if clients can see it yet.
     fn found(&mut self, id: &str) -> Option<&mut Pod> {
         let now = self.now();
         self.pods.iter_mut().find(|pod| pod.id == id && pod.is_found(now))
@@ -110,7 +110,7 @@ impl Account {
         self.found(id).map(|pod| &pod.logs)
     }
 
-    /// A pod as a client sees it now, which may be a wrong picture.
+    /// A pod as a client sees it now, which may be wrong.
     fn picture(&mut self, number: u64) -> Value {
         let now = self.now();
         let drawn = self.luck.draw(Occasion::Show);
@@ -119,7 +119,7 @@ impl Account {
         pod.to_json(now, is_flickering)
     }
 
-    /// What nobody outside of the stand-in could know.
+    /// State that only the fake can know.
     pub(super) fn insides(&self) -> Value {
         let now = self.now();
         let pod = |pod: &Pod| {
@@ -135,7 +135,7 @@ impl Account {
         self.pods.iter().map(pod).collect()
     }
 
-    /// Makes a pod in this place, whoever ordered it.
+    /// Creates a pod at this location.
     fn make(&mut self, order: Order, gpu: &'static Gpu, place: Place, drawn: &BTreeSet<Fault>) -> u64 {
         self.number += 1;
         let now = self.now();
@@ -199,7 +199,7 @@ impl Account {
         self.number
     }
 
-    /// Somebody else's, who knows nothing of us.
+    /// Creates a foreign pod.
     fn make_foreign(&mut self) {
         let gpu = Gpu::find("NVIDIA A40").unwrap_or(&super::catalog::GPUS[0]);
         let order = Order::foreign(gpu, self.number + 1);
@@ -208,7 +208,7 @@ impl Account {
     }
 }
 
-/// Where a pod goes.
+/// The location of a pod.
 struct Place {
     centre: String,
     is_foreign: bool,

@@ -1,4 +1,4 @@
-//! Answers in the provider's form, as values: whoever decides does not know of connections.
+//! Answers in the provider's format, as values without a connection.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, Response as Built, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-/// What a client gets to see.
+/// What a client gets.
 #[derive(Debug)]
 pub(super) enum Answer {
     Json(StatusCode, Value),
@@ -21,7 +21,7 @@ pub(super) enum Answer {
     },
     /// From a proxy in front.
     Html(StatusCode, &'static str),
-    /// So long no word, then the connection is cut.
+    /// Silence for this long, then the connection is cut.
     Cut(Duration),
 }
 
@@ -49,7 +49,7 @@ impl Answer {
         )
     }
 
-    /// Everything that was wrong with a body.
+    /// Lists everything that is wrong with a body.
     pub(super) fn invalid(errors: Vec<String>) -> Answer {
         Answer::Problem {
             status: StatusCode::UNPROCESSABLE_ENTITY,
@@ -59,7 +59,7 @@ impl Answer {
         }
     }
 
-    /// Without `Cut`, which is no answer.
+    /// Not for `Cut`, which has no response.
     pub(super) fn into_response(self) -> Response {
         match self {
             Answer::Json(status, value) => build(status, "application/json", value.to_string()),

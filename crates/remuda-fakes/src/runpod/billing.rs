@@ -1,4 +1,4 @@
-//! What the provider says its pods have cost, by the hour; also of those that are gone.
+//! Billing by the hour, including deleted pods.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::account::Account;
 use super::catalog::dollars;
 
-/// The last so many buckets, if nobody says how many.
+/// Number of buckets by default.
 const BUCKETS: u64 = 24;
 const HOUR: Duration = Duration::from_secs(3600);
 

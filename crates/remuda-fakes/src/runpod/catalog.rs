@@ -1,4 +1,4 @@
-//! What is on offer: kinds of GPU, data centres, prices. The prices are of a day in 2026 and only have to be plausible.
+//! The catalog: GPUs, data centres, prices. The prices are of a day in 2026 and only have to be plausible.
 
 use axum::http::StatusCode;
 use remuda_core::money::Money;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::answer::Answer;
 
-/// Dollars for one GPU and hour; nothing where a cloud does not have it.
+/// Dollars per GPU and hour; `None` where a cloud does not offer it.
 #[derive(Debug)]
 pub(super) struct Gpu {
     pub(super) id: &'static str,
@@ -99,7 +99,7 @@ impl Gpu {
         }
     }
 
-    /// Any other that this cloud has: what a careless provider hands out instead.
+    /// Another GPU in this cloud: what a careless provider delivers instead.
     pub(super) fn another(&self, cloud: Cloud) -> Option<&'static Gpu> {
         GPUS.iter().find(|gpu| gpu.id != self.id && gpu.price(cloud).is_some())
     }
@@ -135,7 +135,7 @@ pub(super) fn dollars(money: Money) -> f64 {
     money.as_micros() as f64 / 1e6
 }
 
-/// `/v2/catalog/…`. Availability is what the real one says too: HIGH, whatever the next creation meets.
+/// `/v2/catalog/…`. Availability is always HIGH, as with the real one, whatever the next creation gets.
 pub(super) fn show(path: &[&str], ask: &dyn Fn(&str) -> Option<String>) -> Answer {
     match path {
         ["gpus", rest @ ..] => {

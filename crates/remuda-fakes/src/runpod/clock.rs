@@ -1,4 +1,4 @@
-//! The time of an account: stamps are those of the wall clock at the start, moved on by a monotonic one, or by hand.
+//! The time of an account: the wall clock at the start, advanced by a monotonic clock or manually.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -9,9 +9,9 @@ use remuda_core::time::Timestamp;
 pub(super) struct Clock {
     began: Instant,
     start: Timestamp,
-    /// How far time was moved on, where it goes by hand.
+    /// How far manual time was advanced.
     by_hand: Option<Mutex<Duration>>,
-    /// What the provider's own durations are divided by.
+    /// Divides the provider's durations.
     speed: f64,
 }
 
@@ -33,7 +33,7 @@ impl Clock {
         })
     }
 
-    /// Moves on, where time goes by hand.
+    /// Advances manual time.
     pub(super) fn advance(&self, by: Duration) {
         if let Some(passed) = &self.by_hand {
             *passed.lock().unwrap_or_else(PoisonError::into_inner) += by;
@@ -45,16 +45,17 @@ impl Clock {
         Duration::try_from_secs_f64(real.as_secs_f64() / self.speed).unwrap_or(Duration::ZERO)
     }
 
-    /// Waits until then; for ever, where time goes by hand, for whoever moves it sees to what is due.
+    /// Waits until then. In manual mode it never returns: `advance` handles what is due.
     pub(super) async fn until(&self, due: Timestamp) {
         if self.by_hand.is_some() {
             return std::future::pending().await;
         }
-        // A little more, so that rounding to milliseconds does not wake us just before it.
+        // A little more, so that rounding to milliseconds does not wake too early.
         tokio::time::sleep(due.since(self.now()) + Duration::from_millis(1)).await;
     }
 
-    /// Lets a delay of an answer pass. By hand it takes no time: nobody could move it on meanwhile.
+    /// Waits for the delay of an answer. In manual mode it takes no time, because the caller could not advance it
+    /// meanwhile.
     pub(super) async fn pass(&self, real: Duration) {
         if self.by_hand.is_none() {
             tokio::time::sleep(self.scaled(real)).await;

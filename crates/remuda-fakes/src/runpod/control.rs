@@ -1,5 +1,4 @@
-//! How a test, a demo or a person breaks things and looks behind them: `Control` from inside the process, `/_remuda/…`
-//! over HTTP.
+//! Commands that break things and inspect the truth: `Control` from inside the process, `/_remuda/…` over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::answer::Answer;
 use super::faults::{Fault, Faults, UnknownFault};
 use super::server::Server;
 
-/// Power over an account.
+/// Controls an account.
 #[derive(Clone, Debug)]
 pub struct Control {
     server: Arc<Server>,
@@ -27,28 +26,28 @@ impl Control {
         self.server.account().luck.faults.clone()
     }
 
-    /// From now on these and no others.
+    /// Replaces all faults.
     pub fn set_faults(&self, faults: Faults) {
         self.server.account().set_faults(faults);
     }
 
-    /// The next occasion for this fault meets it: a creation, a list, a deletion, a request.
+    /// The next occasion for this fault gets it: a creation, a list, a deletion, a request.
     pub fn strike_next(&self, fault: Fault) {
         self.server.account().luck.strike_next(fault);
     }
 
-    /// From now on there is so much of everything; pods that are there stay.
+    /// Replaces the capacity limits; existing pods stay.
     pub fn set_capacity(&self, capacity: Vec<Capacity>) {
         self.server.account().capacity = capacity;
     }
 
-    /// Moves time on, where it goes by hand; everything that was due has happened then.
+    /// Advances manual time; everything due has happened on return.
     pub fn advance(&self, by: Duration) {
         self.server.clock.advance(by);
         self.server.account().settle();
     }
 
-    /// The host takes its GPU back: EXITED, and it will never start again. Whether there was such a pod.
+    /// The host takes its GPU back: EXITED, and the pod can never start again. Returns whether the pod exists.
     pub fn exit(&self, pod: &str) -> bool {
         self.harm(pod, "exit")
     }
@@ -58,7 +57,7 @@ impl Control {
         self.harm(pod, "vanish")
     }
 
-    /// The container dies, and is started again.
+    /// The container dies, and is restarted.
     pub fn crash(&self, pod: &str) -> bool {
         self.harm(pod, "crash")
     }
@@ -70,7 +69,7 @@ impl Control {
     }
 }
 
-/// What `/_remuda/…` can be asked and told.
+/// The commands under `/_remuda/…`.
 const ORDERS: &str = "GET faults, ledger, pods; PUT faults {\"omit\": 0.1}; PUT capacity [\"*=2\"]; POST strike {\"fault\": \"omit\"}; \
                       POST pods/{id}/exit, vanish, crash";
 
@@ -111,7 +110,7 @@ pub(super) fn respond(server: &Arc<Server>, method: &Method, order: &[&str], bod
     Answer::ok(state(server))
 }
 
-/// `{"omit": 0.1}` over what there is already; `{}` takes all away.
+/// `{"omit": 0.1}` is added to the current faults; `{}` removes all.
 fn read(asked: &Value, mut faults: Faults) -> Result<Faults, UnknownFault> {
     let Some(asked) = asked.as_object() else { return Err(UnknownFault::Probability(asked.to_string())) };
     if asked.is_empty() {

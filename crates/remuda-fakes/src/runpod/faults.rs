@@ -1,7 +1,7 @@
-//! What can go wrong on demand, on which occasion, and the luck that says when.
+//! Faults on demand, by occasion, and when they happen.
 //!
-//! Each occasion has dice of its own: how often a client lists does not change what its creations meet, so the n-th
-//! creation of two runs with one seed meets the same.
+//! Each occasion has its own generator: the number of lists does not change the faults of creations, so the n-th
+//! creation of two runs with one seed gets the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,9 +12,9 @@ use crate::dice::Dice;
 /// When a fault is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Occasion {
-    /// Any request that brings a key.
+    /// Any request with a key.
     Request,
-    /// A creation: what becomes of the request, and of the pod for as long as it lives.
+    /// A creation: the faults of the request, and of the pod for as long as it exists.
     Create,
     /// A page of the list.
     List,
@@ -24,7 +24,7 @@ pub(super) enum Occasion {
     Delete,
 }
 
-/// One way in which the provider lets its client down.
+/// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     Unauthorized,
@@ -76,7 +76,7 @@ pub enum Fault {
 type Row = (Fault, Occasion, &'static str, &'static str);
 
 impl Fault {
-    /// Every fault with its occasion, its name and what it does.
+    /// Every fault with its occasion, name and description.
     const TABLE: &'static [Row] = &[
         (Fault::Unauthorized, Occasion::Request, "unauthorized", "401: the key is not accepted"),
         (Fault::RateLimited, Occasion::Request, "rate-limited", "429 with Retry-After"),
@@ -134,7 +134,7 @@ impl Fault {
         (Fault::Delete404, Occasion::Delete, "delete-404", "404, and the pod lives on"),
     ];
 
-    /// Every fault with its name and what it does.
+    /// Every fault with its name and description.
     pub fn all() -> impl Iterator<Item = (Fault, &'static str, &'static str)> {
         Fault::TABLE.iter().map(|(fault, _, name, meaning)| (*fault, *name, *meaning))
     }
@@ -165,7 +165,7 @@ impl FromStr for Fault {
     }
 }
 
-/// Why a fault could not be understood; says which there are.
+/// An unknown fault; the message lists the known ones.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum UnknownFault {
     #[error("there is no fault \"{0}\"; there are: all, {list}", list = names())]
@@ -178,7 +178,7 @@ fn names() -> String {
     Fault::all().map(|(_, name, _)| name).collect::<Vec<_>>().join(", ")
 }
 
-/// How likely each fault is on its occasion.
+/// The probability of each fault, per occasion.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults(BTreeMap<Fault, f64>);
 
@@ -187,14 +187,14 @@ impl Faults {
         Faults::default()
     }
 
-    /// The same, and this fault with this probability.
+    /// Adds a fault with this probability.
     #[must_use]
     pub fn with(mut self, fault: Fault, probability: f64) -> Faults {
         self.set(fault, probability);
         self
     }
 
-    /// Sets a probability; zero takes the fault out.
+    /// Sets a probability; zero removes the fault.
     pub fn set(&mut self, fault: Fault, probability: f64) {
         if probability > 0.0 {
             self.0.insert(fault, probability.min(1.0));
@@ -203,7 +203,7 @@ impl Faults {
         }
     }
 
-    /// Sets what `NAME=P` says; `NAME` alone means always, and the name `all` means every one.
+    /// Sets `NAME=P`; `NAME` alone means always, and the name `all` means every fault.
     pub fn set_from(&mut self, text: &str) -> Result<(), UnknownFault> {
         let (name, probability) = text.split_once('=').unwrap_or((text, "1"));
         let valid = probability.parse().ok().filter(|p| (0.0..=1.0).contains(p));
@@ -217,13 +217,13 @@ impl Faults {
         Ok(())
     }
 
-    /// Every fault that can happen, with its probability.
+    /// Every enabled fault with its probability.
     pub fn iter(&self) -> impl Iterator<Item = (Fault, f64)> + '_ {
         self.0.iter().map(|(fault, probability)| (*fault, *probability))
     }
 }
 
-/// What happens when, and what has happened.
+/// Draws faults and counts those that happened.
 #[derive(Debug)]
 pub(super) struct Luck {
     seed: u64,
@@ -238,12 +238,12 @@ impl Luck {
         Luck { seed, dice: BTreeMap::new(), faults, next: Vec::new(), struck: BTreeMap::new() }
     }
 
-    /// The next occasion for this fault meets it.
+    /// The next occasion for this fault gets it.
     pub(super) fn strike_next(&mut self, fault: Fault) {
         self.next.push(fault);
     }
 
-    /// What this occasion meets. One throw for every fault of its kind, so that a changed probability of one does not
+    /// Draws the faults of an occasion. One draw per fault of its kind, so that a changed probability of one does not
     /// change when the others happen.
     pub(super) fn draw(&mut self, occasion: Occasion) -> BTreeSet<Fault> {
         let seed = self.seed.wrapping_add((occasion as u64) << 32);
@@ -259,7 +259,7 @@ impl Luck {
         drawn
     }
 
-    /// Dice for the n-th thing of this run.
+    /// A generator for the n-th item of this run.
     pub(super) fn dice(&self, number: u64) -> Dice {
         Dice::new(Dice::new(self.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95)).number())
     }
@@ -268,7 +268,7 @@ impl Luck {
         *self.struck.entry(fault).or_default() += 1;
     }
 
-    /// Whether it is among those drawn; if so, it strikes and counts.
+    /// Whether this fault was drawn; if so, it is counted.
     pub(super) fn strikes(&mut self, drawn: &BTreeSet<Fault>, fault: Fault) -> bool {
         let is_drawn = drawn.contains(&fault);
         if is_drawn {
@@ -277,7 +277,7 @@ impl Luck {
         is_drawn
     }
 
-    /// Faults that struck, by name.
+    /// Faults that happened, by name.
     pub(super) fn struck(&self) -> BTreeMap<String, u64> {
         self.struck.iter().map(|(fault, times)| (fault.name().to_owned(), *times)).collect()
     }

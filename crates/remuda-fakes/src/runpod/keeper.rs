@@ -1,12 +1,12 @@
-//! The process between the stand-in and what runs in a pod. It sees to it that nothing is left over, whatever happens to
-//! the stand-in: it holds one end of a pipe, and when the other end is gone, so is the pod.
+//! The process between the fake and what runs in a pod. It guarantees that no process is left over, whatever happens to
+//! the fake: it holds one end of a pipe, and when the other end closes, it ends the pod.
 //!
 //! ```text
-//!  stand-in ──pipe──▶ keeper ──▶ sh -c COMMAND ──▶ whatever that starts, in groups and sessions of its own
-//!                        └── adopts what loses its parent: in here nobody gets away
+//!  fake ──pipe──▶ supervisor ──▶ sh -c COMMAND ──▶ its descendants, in their own groups and sessions
+//!                     └── adopts orphans (subreaper), so no descendant escapes
 //! ```
 //!
-//! The end of the pipe means: SIGTERM, some grace, SIGKILL. A byte on it means: SIGKILL at once, as a host that dies.
+//! End of file on the pipe means SIGTERM, a grace period, SIGKILL. A byte means SIGKILL at once, as when a host dies.
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt as _;
@@ -19,13 +19,13 @@ use rustix::process::{
     Pid, Signal, WaitOptions, getpid, kill_process, kill_process_group, set_child_subreaper, setsid, wait,
 };
 
-/// Between two looks at who is still there.
+/// How often the remaining processes are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// What a shell says of a command that a signal ended, besides the signal.
+/// A shell reports 128 plus the signal for a killed command.
 const BY_SIGNAL: i32 = 128;
 
-/// Runs a command and everything it starts for as long as the other end of standard input is open. Answers with the
-/// command's own exit code, once nothing of it is left.
+/// Runs a command and its descendants for as long as the other end of standard input is open. Returns the command's
+/// exit code once all of them are gone.
 pub fn keep(command: &str, grace: Duration) -> io::Result<ExitCode> {
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
@@ -37,7 +37,7 @@ pub fn keep(command: &str, grace: Duration) -> io::Result<ExitCode> {
         let is_gentle = !matches!(io::stdin().read(&mut [0]), Ok(1..));
         watcher.store(true, Ordering::SeqCst);
         if is_gentle {
-            // An error only says that it has ended already.
+            // An error only means that it has ended already.
             kill_process_group(main, Signal::TERM).ok();
             std::thread::sleep(grace);
         }
@@ -55,25 +55,25 @@ pub fn keep(command: &str, grace: Duration) -> io::Result<ExitCode> {
                 }
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            // Nobody is left, not even an orphan.
+            // No descendant is left, not even an orphan.
             Err(_) => break,
         }
     }
     Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// Until this process ends, which it does when nobody else is left.
+/// Runs until this process ends, which it does when no descendant is left.
 fn kill_all_for_ever() {
     loop {
         for pid in descendants(getpid()) {
-            // An error only says that it has ended already.
+            // An error only means that it has ended already.
             kill_process(pid, Signal::KILL).ok();
         }
         std::thread::sleep(LOOK_EVERY);
     }
 }
 
-/// Everyone who comes from this process.
+/// All descendants of this process.
 fn descendants(root: Pid) -> Vec<Pid> {
     let parents: Vec<(Pid, Pid)> = std::fs::read_dir("/proc")
         .into_iter()
@@ -81,7 +81,7 @@ fn descendants(root: Pid) -> Vec<Pid> {
         .filter_map(|entry| {
             let pid: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            // The name in brackets may hold anything.
+            // The name in brackets may contain anything.
             let parent = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
             Some((Pid::from_raw(pid)?, Pid::from_raw(parent)?))
         })

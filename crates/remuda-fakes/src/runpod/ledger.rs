@@ -1,5 +1,5 @@
-//! What every pod cost, whoever was told of it: so a test can prove that nothing was left over, nothing was made twice
-//! and no bound was passed.
+//! What every pod cost, whether or not a client was told of it: with this a test can prove that nothing was left over
+//! or created twice and that no limit was exceeded.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use remuda_core::money::Money;
 use remuda_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// The books of an account, at one moment.
+/// The ledger of an account at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
-    /// In the order of their creation, with those that are gone.
+    /// In order of creation, with deleted ones.
     pub pods: Vec<Entry>,
-    /// What was ordered under each name.
+    /// The orders under each name.
     pub names: BTreeMap<String, Named>,
-    /// Pods there are, without those of others; also those that have exited.
+    /// Existing pods, also exited ones, without foreign ones.
     pub alive: usize,
-    /// The most there were at one moment.
+    /// The most at one moment.
     pub alive_max: usize,
-    /// What an hour of everything that ran at one moment came to, at most, in dollars.
+    /// The highest price per hour of everything running at one moment, in dollars.
     pub rate_max: f64,
     pub gpu_seconds: f64,
     /// In dollars.
@@ -38,34 +38,34 @@ pub struct Entry {
     pub rate: f64,
     pub created: String,
     pub deleted: Option<String>,
-    /// From its creation to its deletion, without the time in which it was stopped.
+    /// From creation to deletion, without the time in which it was stopped.
     pub gpu_seconds: f64,
     pub cost: f64,
-    /// Somebody else's: in no sum.
+    /// Foreign: not in any sum.
     pub is_foreign: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
-    /// Creations that were asked for, also those that were refused.
+    /// Requested creations, also refused ones.
     pub orders: u32,
-    /// Pods that were made.
+    /// Pods that were created.
     pub pods: u32,
 }
 
 impl Ledger {
-    /// Pods of ours that nobody has deleted.
+    /// Our pods that were not deleted.
     pub fn left_over(&self) -> Vec<&Entry> {
         self.pods.iter().filter(|entry| entry.deleted.is_none() && !entry.is_foreign).collect()
     }
 
-    /// Names under which more than one pod was made.
+    /// Names with more than one pod.
     pub fn made_twice(&self) -> Vec<&str> {
         self.names.iter().filter(|(_, named)| named.pods > 1).map(|(name, _)| name.as_str()).collect()
     }
 }
 
-/// A line of the books while it may still change.
+/// An entry that may still change.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) id: String,
@@ -78,7 +78,7 @@ pub(super) struct Line {
     pub(super) created: Timestamp,
     pub(super) deleted: Option<Timestamp>,
     pub(super) is_foreign: bool,
-    /// Times in which it ran and cost; the last may be open.
+    /// Billed intervals; the last may be open.
     pub(super) runs: Vec<(Timestamp, Option<Timestamp>)>,
 }
 
@@ -170,7 +170,7 @@ impl Books {
         self.lines.iter().filter(|line| line.deleted.is_none() && !line.is_foreign)
     }
 
-    /// What an hour of everything that runs comes to.
+    /// The price per hour of everything that runs.
     pub(super) fn rate(&self) -> Money {
         self.alive().filter(|line| line.is_running()).map(|line| line.rate).sum()
     }

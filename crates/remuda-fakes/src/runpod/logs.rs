@@ -1,4 +1,4 @@
-//! What a pod's container and its host said, as a bounded tail that can be followed.
+//! The output of a pod's container and host, as a bounded tail that can be followed.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -13,9 +13,9 @@ use remuda_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::watch;
 
-/// As much as the real one gives at most.
+/// The real one's maximum.
 const LINES_MAX: usize = 5000;
-/// What a client gets that does not say how much it wants.
+/// The default number of lines.
 const TAIL: usize = 100;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Line {
     }
 }
 
-/// Dropped together with its pod: whoever follows it sees the end.
+/// Dropped together with its pod, which ends the streams of its followers.
 #[derive(Debug)]
 pub(super) struct Logs {
     lines: Arc<Mutex<VecDeque<Line>>>,
@@ -81,7 +81,7 @@ impl Logs {
         self.newest.send_replace(number);
     }
 
-    /// The last lines, and everything that comes after them for as long as the client listens.
+    /// The last lines, and everything after them while the client listens.
     pub(super) fn follow(&self, wish: &Wish) -> Response {
         let after = {
             let lines = open(&self.lines);
@@ -116,13 +116,13 @@ impl Logs {
     }
 }
 
-/// Which lines a client asked for.
+/// Which lines a client requested.
 #[derive(Clone, Debug)]
 pub(super) struct Wish {
     source: Option<Source>,
     tail: usize,
     since: Option<String>,
-    /// The id of the last event it has.
+    /// The id of the last event that the client has.
     after: Option<String>,
 }
 
@@ -137,7 +137,7 @@ impl Wish {
         Wish { source, tail, since: ask("since"), after }
     }
 
-    /// Stamps of one form sort as text.
+    /// Timestamps of one format sort as text.
     fn wants(&self, line: &Line) -> bool {
         let is_late = self.since.as_ref().is_none_or(|since| line.at.to_string() >= *since);
         is_late && self.source.is_none_or(|source| source == line.source)

@@ -1,5 +1,5 @@
-//! What a creation asks for. Every unknown property is named in the refusal; what is merely impossible is refused later,
-//! as a lack of capacity, as the real one does.
+//! The body of a creation. A refusal names every unknown property; impossible requests are refused later as missing
+//! capacity, as the real one does.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ const GPU: &[&str] =
 const NAME_MAX: usize = 191;
 const ENV_MAX: usize = 50;
 const HTTP_PORTS_MAX: usize = 10;
-/// What a pod gets that does not say.
+/// Default disk size.
 const DISK_GB: u64 = 20;
 
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub(super) struct Order {
     pub(super) name: String,
     pub(super) image: String,
     pub(super) gpu: &'static Gpu,
-    /// Without one the real scheduler finds no machine at all.
+    /// Without it the real scheduler finds no machine.
     pub(super) count: Option<u32>,
     pub(super) min_cuda: Option<(u32, u32)>,
     pub(super) cloud: Cloud,
@@ -60,7 +60,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// What somebody else may have ordered.
+    /// The order of a foreign pod.
     pub(super) fn foreign(gpu: &'static Gpu, number: u64) -> Order {
         Order {
             name: format!("jupyter-{number}"),
@@ -98,7 +98,7 @@ impl Order {
     }
 }
 
-/// What is well-formed and makes no sense together.
+/// Combinations that are well-formed and make no sense.
 fn check_rules(asked: &Map<String, Value>) -> Result<(), Answer> {
     let has = |key: &str, inner: &str| asked.get(key).is_some_and(|value| is_filled(&value[inner]));
     if has("gpu", "allowedCudaVersions") && has("gpu", "minCudaVersion") {
@@ -119,7 +119,7 @@ fn is_filled(value: &Value) -> bool {
     }
 }
 
-/// Collects everything that is wrong, so that one refusal names it all.
+/// Collects all errors, so that one refusal names them all.
 struct Reader {
     errors: Vec<String>,
 }
@@ -308,14 +308,14 @@ impl Reader {
     }
 }
 
-/// `22/tcp` as its two halves. Numbers above 70000 ask for the same port inside and outside.
+/// `22/tcp` as its two parts. Numbers above 70000 request the same port inside and outside.
 pub(super) fn split_port(port: &str) -> Option<(u32, &str)> {
     let (number, kind) = port.split_once('/')?;
     let number = number.parse().ok().filter(|number| *number > 0)?;
     matches!(kind, "tcp" | "http").then_some((number, kind))
 }
 
-/// What a change asks for; the rest of a pod stays.
+/// A change; everything else of a pod stays.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     pub(super) name: Option<String>,
@@ -342,7 +342,7 @@ impl Change {
         if reader.errors.is_empty() { Ok(change) } else { Err(Answer::invalid(reader.errors)) }
     }
 
-    /// Whether the container must be made anew for it.
+    /// Whether it requires a new container.
     pub(super) fn is_reset(&self) -> bool {
         self.image.is_some() || self.ports.is_some() || self.env.is_some()
     }

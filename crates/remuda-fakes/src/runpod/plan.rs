@@ -1,4 +1,4 @@
-//! What is drawn for a pod at its creation and stays with it: how long things take, and what becomes of it.
+//! What is drawn for a pod at its creation: how long things take, and what goes wrong.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use super::clock::Clock;
 use super::faults::{Fault, Luck};
 use crate::dice::Dice;
 
-/// Once the image is on the host, a container needs no more than this.
+/// How long a container takes to start once the image is on the host.
 const WARM: Duration = Duration::from_secs(5);
-/// However fast time goes, a container lives a little before it crashes.
+/// At any speed, a container lives a little before it crashes.
 const CRASH_MIN: Duration = Duration::from_millis(200);
 
 #[derive(Clone, Copy, Debug)]
@@ -19,18 +19,18 @@ pub(super) enum Pull {
     Never,
 }
 
-/// All times are those of this stand-in: the provider's, divided by its speed.
+/// All times are already divided by the speed.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// In no list, and not to be read, for so long.
+    /// Hidden from lists and reads for this long.
     pub(super) list_after: Duration,
     pub(super) get_after: Duration,
-    /// How long it is PROVISIONING, and STARTING after that; otherwise it is RUNNING at once.
+    /// How long it is PROVISIONING, and then STARTING; otherwise it is RUNNING at once.
     pub(super) provisioning: Option<Duration>,
     pub(super) pull: Pull,
     /// From the second start on.
     pub(super) warm: Duration,
-    /// How long after its container `ssh.direct` comes, if ever.
+    /// When `ssh.direct` appears after the container, if ever.
     pub(super) ssh_after: Option<Duration>,
     /// How long a wrong port is shown.
     pub(super) stale_for: Duration,
@@ -42,7 +42,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Nothing goes wrong.
+    /// Without faults.
     pub(super) fn plain(clock: &Clock, pull: Duration) -> Plan {
         Plan {
             list_after: Duration::ZERO,
@@ -60,7 +60,7 @@ impl Plan {
         }
     }
 
-    /// With what was drawn for it.
+    /// With the drawn faults.
     pub(super) fn draw(
         clock: &Clock,
         pull: Duration,

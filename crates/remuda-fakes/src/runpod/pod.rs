@@ -19,13 +19,13 @@ use super::plan::{Plan, Pull};
 use super::process::Process;
 use crate::dice::Dice;
 
-/// What the platform itself opens in each pod, on an address nobody can reach.
+/// A port that the platform opens in each pod, on an unreachable address.
 const OWN_PORT: u32 = 19123;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Up,
-    /// Whether its GPU has gone to somebody else, so that it can never start again.
+    /// Whether its GPU was given to another customer, so that it can never start again.
     Exited {
         is_pinned: bool,
     },
@@ -64,20 +64,20 @@ impl Status {
 /// What runs in it.
 #[derive(Debug)]
 pub(super) enum Container {
-    /// Nothing yet, or nothing any more.
+    /// Nothing yet, or no longer.
     Absent,
     Up {
         since: Timestamp,
-        /// None where pods are mere records.
+        /// `None` where pods are mere records.
         process: Option<Process>,
     },
-    /// Its command has ended, and it is started again.
+    /// Its command has ended and will be restarted.
     Down { until: Timestamp },
 }
 
 #[derive(Debug)]
 pub(super) struct Pod {
-    /// Counts up; a page ends with one.
+    /// Increasing; list cursors refer to it.
     pub(super) number: u64,
     pub(super) id: String,
     pub(super) name: String,
@@ -92,7 +92,7 @@ pub(super) struct Pod {
     pub(super) life: Life,
     pub(super) boot: Boot,
     pub(super) container: Container,
-    /// Containers that were started so far.
+    /// Containers started so far.
     pub(super) runs: u64,
     pub(super) exits_at: Option<Timestamp>,
     pub(super) gone_at: Option<Timestamp>,
@@ -104,12 +104,12 @@ pub(super) struct Pod {
     pub(super) logs: Logs,
 }
 
-/// One start of a pod: each has ports of its own.
+/// One start of a pod, with its own ports.
 #[derive(Debug)]
 pub(super) struct Boot {
     pub(super) at: Timestamp,
     pub(super) is_first: bool,
-    /// When its container came up for the first time.
+    /// When its container first came up.
     pub(super) ready: Option<Timestamp>,
     pub(super) ports: Vec<Mapping>,
     pub(super) stale_port: u16,
@@ -160,7 +160,7 @@ impl Pod {
         }
     }
 
-    /// When its image is there, or known never to be.
+    /// When its image is there; `None` if never.
     pub(super) fn pulled_at(&self) -> Option<Timestamp> {
         let place = self.plan.provisioning.unwrap_or(Duration::ZERO);
         let pull = match self.plan.pull {
@@ -179,7 +179,7 @@ impl Pod {
         now >= self.created.plus(self.plan.get_after)
     }
 
-    /// The port of `ssh.direct` as it is shown now.
+    /// The port of `ssh.direct` as shown now.
     fn ssh_port(&self, now: Timestamp) -> Option<u32> {
         let ready = self.boot.ready.filter(|_| self.life == Life::Up)?;
         let shown = ready.plus(self.plan.ssh_after?);
@@ -211,7 +211,7 @@ impl Pod {
         let is_free = self.plan.is_cost_hidden || (self.life != Life::Up && !self.plan.is_cost_kept);
         json!({
             "id": self.id, "name": self.name, "status": status.name(),
-            // The specification's own example.
+            // The specification's example.
             "actions": if status == Status::Provisioning { &["start", "terminate"] } else { status.actions() },
             "image": self.order.image, "args": self.order.args, "disk": self.order.disk,
             "mounts": self.order.mounts, "ports": self.order.ports, "env": self.order.env,

@@ -1,4 +1,4 @@
-//! What runs in a pod, seen from the stand-in: a keeper, and the pipe by which it knows that it is still wanted.
+//! The process of a pod as seen by the fake: a supervisor, and the pipe that keeps it running.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,33 +14,33 @@ use tokio::sync::{mpsc, watch};
 
 use super::logs::Source;
 
-/// What a pod's container is to run, and who keeps it.
+/// The command of a pod's container, and the program that supervises it.
 #[derive(Clone, Debug)]
 pub struct Exec {
-    /// By `sh -c`.
+    /// Run by `sh -c`.
     pub command: String,
-    /// A program that calls `keep` and the words before what it is to know: it gets the grace in milliseconds and the
-    /// command after them.
+    /// A program that calls `supervise`, with its first arguments; the grace in milliseconds and the command are
+    /// appended.
     pub keeper: (PathBuf, Vec<OsString>),
 }
 
-/// A longer line is cut: whoever prints without end must not fill our memory.
+/// Longer lines are cut, so that endless output does not fill the memory.
 const LINE_BYTES_MAX: u64 = 8 << 10;
-/// Of the environment of whoever started the stand-in; a container has nothing else of its host.
+/// Inherited environment; a container gets nothing else from its host.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "TMPDIR", "LANG"];
 
-/// What a container has to say.
+/// Output or end of a container.
 #[derive(Debug)]
 pub(super) enum Word {
     Line { pod: String, source: Source, text: String },
     Ended { pod: String, run: u64, code: Option<i32> },
 }
 
-/// Dropping it ends it, gently.
+/// Dropping it ends the process gracefully.
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: u32,
-    /// Gone once it is to end.
+    /// `None` once it is to end.
     line: Option<File>,
 }
 
@@ -74,13 +74,13 @@ impl Process {
         tokio::spawn(async move {
             let code = child.wait().await.ok().and_then(|status| status.code());
             living.send_modify(|living| *living -= 1);
-            // Nobody listens any more: the stand-in ends.
+            // The receiver is gone: the fake is stopping.
             words.send(Word::Ended { pod, run, code }).await.ok();
         });
         Ok(Process { pid, line })
     }
 
-    /// SIGTERM, some grace, SIGKILL.
+    /// SIGTERM, a grace period, SIGKILL.
     pub(super) fn end(&mut self) {
         self.line = None;
     }
@@ -88,7 +88,7 @@ impl Process {
     /// SIGKILL.
     pub(super) fn kill(&mut self) {
         if let Some(mut line) = self.line.take() {
-            // It may have ended by itself just now.
+            // It may have ended just now.
             line.write_all(b"k").ok();
         }
     }

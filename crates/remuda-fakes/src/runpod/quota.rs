@@ -1,4 +1,4 @@
-//! How often an account may ask: three windows at once, as the headers of every answer tell.
+//! The rate limit of an account: three windows at once, reported in the headers of every answer.
 
 use std::fmt::Write as _;
 
@@ -15,12 +15,12 @@ struct Window {
     used: u64,
 }
 
-/// None: the account is exempt, and no header tells anything.
+/// `None`: the account is exempt, and there are no headers.
 #[derive(Debug)]
 pub(super) struct Quota(Vec<Window>);
 
 impl Quota {
-    /// An account with 180 requests a minute had 7200 an hour; the day is the documented one.
+    /// An account with 180 requests a minute had 7200 an hour; the daily limit is the documented one.
     pub(super) fn new(per_minute: Option<u64>, now: Timestamp) -> Quota {
         let window = |name, seconds, quota| Window { name, seconds, quota, began: now, used: 0 };
         let windows = |per_minute| {
@@ -33,7 +33,7 @@ impl Quota {
         Quota(per_minute.map(windows).unwrap_or_default())
     }
 
-    /// Uses up one request; otherwise says which window is exhausted and how many seconds it takes.
+    /// Uses one request; otherwise returns the exhausted window and the seconds to wait.
     pub(super) fn take(&mut self, clock: &Clock, now: Timestamp) -> Result<(), (&'static str, u64)> {
         for window in &mut self.0 {
             let length = clock.scaled(std::time::Duration::from_secs(window.seconds));
@@ -66,7 +66,7 @@ impl Quota {
 }
 
 impl Window {
-    /// Seconds until it begins anew, at least one: a wait of none would be none.
+    /// Seconds until it resets, at least one.
     fn left(&self, clock: &Clock, now: Timestamp) -> u64 {
         let length = clock.scaled(std::time::Duration::from_secs(self.seconds));
         let left = length.saturating_sub(now.since(self.began));

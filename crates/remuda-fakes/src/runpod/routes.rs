@@ -1,5 +1,4 @@
-//! Every path it answers, and who is let in: the proxy in front looks at the User-Agent, then the size counts, then the
-//! key, then how often the account has asked.
+//! Every path, and the access checks: User-Agent (the proxy in front), body size, key, rate limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,12 +21,12 @@ use super::{billing, catalog, control};
 use crate::address::{ask, decode, query};
 use crate::connection::{Gate, Switch};
 
-/// The most any request may carry.
+/// Largest request body.
 const BODY_MAX: usize = 102_400;
-/// What programs call themselves whose authors did not think of it.
+/// Default user agents of scripts.
 const SCRIPTS: [&str; 4] = ["python-urllib", "python-requests", "libwww-perl", "java/"];
 
-/// What the key in a pod's environment begins with; the pod's id follows.
+/// Prefix of the key in a pod's environment; the pod's id follows.
 pub(super) const POD_KEY: &str = "rpa_of_";
 
 pub(super) async fn serve(listener: tokio::net::TcpListener, server: Arc<Server>) -> std::io::Result<()> {
@@ -90,13 +89,13 @@ async fn respond(server: State<Arc<Server>>, switch: ConnectInfo<Switch>, reques
     response
 }
 
-/// Without what a person may not have thought of, the proxy takes it for an attack.
+/// The proxy refuses requests without a proper user agent.
 fn is_welcome(headers: &HeaderMap) -> bool {
     let agent = header(headers, USER_AGENT.as_str()).unwrap_or_default().to_ascii_lowercase();
     !agent.is_empty() && !SCRIPTS.iter().any(|script| agent.starts_with(script))
 }
 
-/// The account's key opens everything, that of a pod only what is about itself.
+/// The account's key allows everything, a pod's key only requests about itself.
 fn is_allowed(server: &Server, headers: &HeaderMap, path: &[&str]) -> Result<(), Answer> {
     let refuse = |detail: &str| Err(Answer::problem(StatusCode::UNAUTHORIZED, detail));
     let bearer = header(headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
@@ -115,7 +114,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// What any request may meet before it is looked at.
+/// Faults that any request may get before it is handled.
 fn meet(server: &Server, account: &mut Account) -> Option<Answer> {
     let limited = |window: &str, seconds| Answer::Problem {
         status: StatusCode::TOO_MANY_REQUESTS,
@@ -184,7 +183,7 @@ fn answer(
     }
 }
 
-/// A path as it is counted: without the ids in it.
+/// A path as it is counted: without ids.
 fn pattern(path: &[&str]) -> String {
     match path {
         ["v2", kind @ ("pods" | "network-volumes"), _, rest @ ..] => {
@@ -196,7 +195,7 @@ fn pattern(path: &[&str]) -> String {
     }
 }
 
-/// What every answer to somebody known carries.
+/// Headers of every answer to a request with a valid key.
 fn sign(server: &Server, headers: &mut HeaderMap) {
     let mut put = |name: &'static str, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {

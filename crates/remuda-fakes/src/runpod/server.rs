@@ -1,4 +1,4 @@
-//! The stand-in at work: a thread with a runtime of its own answers requests and lets time do its part.
+//! The server: a thread with its own runtime answers requests and advances pods.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ use super::process::Word;
 use super::quota::Quota;
 use super::{Options, routes};
 
-/// Lines and endings of containers that wait to be heard.
+/// Buffered output lines and ends of containers.
 const WORDS_MAX: usize = 1024;
-/// How long containers have to end when the stand-in does; their keepers need no more than their grace.
+/// How long containers may take to end when the fake stops; their supervisors need no more than their grace.
 const END_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Server {
     pub(super) clock: Arc<Clock>,
     account: Mutex<Account>,
     quota: Mutex<Quota>,
-    /// Something may be due earlier than it was.
+    /// Something may be due earlier than before.
     noticed: Notify,
 }
 
@@ -45,7 +45,7 @@ impl Server {
         self.account().books.ledger(self.clock.now())
     }
 
-    /// Does what is due when it is due, for as long as the stand-in lives.
+    /// Does what is due when it is due, for as long as the fake runs.
     async fn let_time_pass(&self, mut words: mpsc::Receiver<Word>) {
         loop {
             let due = self.account().settle();
@@ -64,7 +64,7 @@ impl Server {
     }
 }
 
-/// Listens and answers until it is told to stop, or its sender is gone; then it ends what runs in its pods.
+/// Listens and answers until it is stopped or its sender is gone; then it ends the processes of its pods.
 pub(super) fn start(
     listener: std::net::TcpListener,
     options: Options,
@@ -102,7 +102,7 @@ pub(super) fn start(
             };
             inner.account().close();
             let mut living = living.subscribe();
-            // Whatever ends may have last words, and would stumble if nobody heard them.
+            // Keep reading the output: a process could block on its last lines.
             let ended = async {
                 tokio::select! {
                     _ = living.wait_for(|living| *living == 0) => {}
@@ -113,7 +113,7 @@ pub(super) fn start(
                 tracing::error!("some pods did not end");
             }
             if let Some(told) = told {
-                // Whoever told us did not wait.
+                // The caller may not have waited.
                 told.send(()).ok();
             }
         });

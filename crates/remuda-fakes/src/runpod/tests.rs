@@ -1,4 +1,4 @@
-//! Stories of clients that meet a stand-in. Time goes by hand: a story stands where it wants to stand.
+//! Tests with a client of the fake provider, in manual time.
 
 mod faults;
 mod harness;

@@ -1,10 +1,10 @@
-//! Where the stand-in knowingly differs from what was recorded, and from the real server in general. The list in
-//! `src/README.md` is written from this one.
+//! Where the fake knowingly differs from the recordings, and from the real server in general. The list in
+//! `src/README.md` is generated from this one.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-/// What the replay does with a recorded line that differs.
+/// How the replay treats a recorded line that differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Treatment {
     /// Something comes, and is not compared.
@@ -28,7 +28,7 @@ const REASONS: [&str; 8] = [
 
 use Treatment::{Absent, Uncompared, Undone};
 
-/// Recording, words of the line, what is done with it, and the reason.
+/// Recording, words of the line, treatment, and index of the reason.
 const LINES: &[(&str, &str, Treatment, usize)] = &[
     ("http-origin-host-users", "\"Content-Encoding\": \"gzip\"", Undone, 0),
     ("http-origin-host-users", "\"prompt_id\": \"4e3dd53b", Absent, 0),
@@ -51,7 +51,7 @@ const LINES: &[(&str, &str, Treatment, usize)] = &[
     ("v0.30.0-differences", "\"path\": \"/system_stats\", \"status\"", Uncompared, 4),
 ];
 
-/// What no recording shows.
+/// Differences that no recording shows.
 const GENERAL: &[&str] = &[
     "Pictures have one colour; samplers, blurs and decoders compute nothing and only take their time.",
     "Files are kept in memory, 100,000 at most, and are gone when the program ends.",
@@ -67,13 +67,13 @@ const GENERAL: &[&str] = &[
     "`/fake/…` is there, without token or origin check: do not let it listen where others can reach it.",
 ];
 
-/// What is special about this line, if anything.
+/// The treatment of this line, if it is special.
 pub(crate) fn of(recording: &str, text: &str) -> Option<Treatment> {
     let found = LINES.iter().find(|(name, words, ..)| *name == recording && text.contains(words));
     found.map(|(_, _, treatment, _)| *treatment)
 }
 
-/// That every difference is still one of a line that exists.
+/// Every difference still refers to an existing line.
 pub(crate) fn check_words(recording: &str, lines: &[crate::recording::Line]) {
     for (_, words, ..) in LINES.iter().filter(|(name, ..)| *name == recording) {
         assert!(lines.iter().any(|line| line.text.contains(words)), "no line of {recording} has {words}");
@@ -82,7 +82,7 @@ pub(crate) fn check_words(recording: &str, lines: &[crate::recording::Line]) {
 
 const BEGIN: &str = "<!-- Written by tests/transcripts; edit tests/transcripts/differences.rs instead. -->\n";
 
-/// Writes the list into the README, and fails where it was not there yet.
+/// Fails if the list in the README is outdated. With REMUDA_WRITE_DOCS=1 it writes the list instead.
 pub(crate) fn check_readme() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/README.md");
     let readme = std::fs::read_to_string(&path).unwrap();

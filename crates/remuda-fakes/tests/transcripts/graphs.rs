@@ -1,5 +1,5 @@
-//! The graphs of the recordings, in terms of the stand-in's nodes. Where a recording kept only the list of classes, a
-//! graph is made up that runs as the recorded one did: the same nodes cached, as long, with the same end.
+//! The graphs of the recordings, with the fake's nodes. Where a recording kept only the list of classes, an equivalent
+//! graph is made up: the same nodes cached, the same duration, the same end.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::recording::Recording;
 
-/// What is known of a run from the messages about it.
+/// What the messages say about a run.
 #[derive(Debug, Default)]
 struct Hints {
     cached: Vec<String>,
@@ -24,18 +24,18 @@ struct Hints {
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
     color: u32,
-    /// The graph before, whose nodes may be cached.
+    /// The previous graph, whose nodes may be cached.
     last: Map<String, Value>,
     starts_used: HashMap<String, usize>,
     loads: usize,
 }
 
-/// What the recorded uploads are loaded as, in order.
+/// The names under which the recorded uploads are loaded, in order.
 const LOADS: [&str; 6] =
     ["up.png", "up.png [output]", "a/b/up.png [temp]", "missing.png", "up.png", "up.png"];
 
 impl Graphs {
-    /// The graph to send in place of the recorded one.
+    /// The graph to send instead of the recorded one.
     pub(crate) fn translate(
         &mut self,
         recording: &Recording,
@@ -149,7 +149,7 @@ impl Graphs {
         }
     }
 
-    /// The same picture as before where the recording had it cached, and a new one otherwise.
+    /// The same image as before where the recording had it cached, otherwise a new one.
     fn picture(&mut self, recording: &Recording, id: &str, hints: &Hints) -> Value {
         let before = self.last.values().find(|node| node["class_type"] == "EmptyImage").cloned();
         if let Some(before) =
@@ -158,7 +158,7 @@ impl Graphs {
             return before;
         }
         self.color += 1;
-        // The recorded picture of 36 megapixels took six seconds to write; this one takes time enough.
+        // The recorded image of 36 megapixels took six seconds to write; this one takes long enough.
         let is_large =
             recording.name == "ws-interrupted-run" && hints.prefixes.values().any(|prefix| prefix == "x");
         let size = if is_large { 4000 } else { 64 };
@@ -167,11 +167,11 @@ impl Graphs {
     }
 }
 
-/// What a server had in its cache when the recording began: the part of its first graph that was cached then.
+/// What a server had cached when the recording started: the part of its first graph that was cached then.
 pub(crate) fn warm_part(recording: &Recording, at: usize, answer: &Value, graph: &Value) -> Option<Value> {
     let id = answer["json"]["prompt_id"].as_str()?;
     let cached = match recording.name.as_str() {
-        // Nobody listened when it began; the messages that came later do not tell of this node.
+        // No socket was open when it started; the later messages do not mention this node.
         "ws-connect-after-submit" => vec!["1".to_owned()],
         _ => hints(recording, at, id, 0).cached,
     };
@@ -188,7 +188,7 @@ pub(crate) fn warm_part(recording: &Recording, at: usize, answer: &Value, graph:
     Some(nodes.into())
 }
 
-/// A recorded node of a graph that was kept.
+/// A recorded node of a complete graph.
 fn known(node: &Value) -> Value {
     let inputs = &node["inputs"];
     let image = &inputs["image"];
@@ -196,7 +196,7 @@ fn known(node: &Value) -> Value {
         Some("ResearchSleepProgress") => {
             let steps = inputs["steps"].as_u64().unwrap();
             let seconds = inputs["seconds_per_step"].as_f64().unwrap() * steps as f64;
-            // The seed keeps two of them apart.
+            // The seed distinguishes two of them.
             let seconds = seconds + inputs["seed"].as_f64().unwrap() * 1e-15;
             let inputs = json!({"image": image, "seconds": seconds, "steps": steps, "preview": inputs["preview"] != "none"});
             json!({"class_type": "RemudaSleep", "inputs": inputs})
@@ -214,7 +214,7 @@ fn known(node: &Value) -> Value {
     }
 }
 
-/// Reads ahead what becomes of a prompt: the messages from its start to its end.
+/// Looks ahead to how a prompt runs: the messages from its start to its end.
 fn hints(recording: &Recording, at: usize, id: &str, used: usize) -> Hints {
     let mut hints = Hints::default();
     let messages: Vec<(f64, Value)> = recording
@@ -266,7 +266,7 @@ impl Hints {
     }
 }
 
-/// A prompt that nobody listened to has at least its history.
+/// A prompt without messages has at least its history.
 fn from_history(recording: &Recording, at: usize, id: &str) -> Hints {
     let mut hints = Hints::default();
     let entry = recording
@@ -288,7 +288,7 @@ fn texts(list: &Value) -> Vec<String> {
     list.as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// Recorded times are a little late; the nodes were told round ones.
+/// Recorded times are slightly late; the nodes had round ones.
 fn round(seconds: f64) -> f64 {
     ((seconds * 20.0).round() / 20.0).max(0.05)
 }

@@ -1,9 +1,9 @@
-//! Recorded runs of real ComfyUI servers, replayed against the stand-in. What the client did is done again; what the
-//! server said is compared: same messages, same order, same status codes, same JSON.
+//! Recorded runs of real ComfyUI servers, replayed against the fake. The client's actions are repeated, and the
+//! server's answers are compared: same messages, same order, same status codes, same JSON.
 //!
-//! Ids, times, counters, file names and sizes are made equal first (`shape`). Graphs that a recording left out are made
-//! up again so that they run the same way (`graphs`). Where the stand-in knowingly differs, `differences` says so, and
-//! `src/fake/README.md` lists exactly that.
+//! Ids, times, counters, file names and sizes are normalised first (`shape`). Graphs that a recording left out are made
+//! up so that they run the same way (`graphs`). `differences` has the known differences, and `src/README.md` lists
+//! exactly those.
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
 mod differences;

@@ -1,4 +1,4 @@
-//! A recording: one JSON object a line, in the order in which things happened.
+//! A recording: one JSON object per line, in chronological order.
 
 use std::path::PathBuf;
 
@@ -31,7 +31,7 @@ pub(crate) struct Recording {
     pub(crate) lines: Vec<Line>,
 }
 
-/// A NaN stands bare in two recordings, as in life.
+/// Two recordings contain an unquoted NaN, as the server sends it.
 pub(crate) fn parse(text: &str) -> Value {
     let value = serde_json::from_str(text);
     value.unwrap_or_else(|_| serde_json::from_str(&text.replace("[NaN]", "[\"NaN\"]")).unwrap())
@@ -51,12 +51,12 @@ impl Recording {
         self.lines.iter().enumerate().map(|(at, line)| (at, parse(&line.text)))
     }
 
-    /// Whether it holds messages of this kind; some were left out to keep files small. The greeting does not count.
+    /// Whether it contains messages of this kind; some were left out to keep files small. The greeting does not count.
     pub(crate) fn has(&self, kind: &str) -> bool {
         self.values().any(|(_, line)| line["json"]["type"] == kind && line["json"]["data"]["sid"].is_null())
     }
 
-    /// Whether graphs were left out, and answers shortened.
+    /// Whether graphs were left out and answers shortened.
     pub(crate) fn is_abridged(&self) -> bool {
         self.lines.iter().any(|line| line.text.contains("are left out of this file"))
     }

@@ -1,7 +1,7 @@
-//! Does again what a recorded client did, and compares what it hears.
+//! Repeats what a recorded client did, and compares the answers.
 //!
-//! The GPU's time goes by hand. A step of a node happens when the recording tells of it, so the client always acts in
-//! the very moment in which it acted then. Where nobody listened, the recorded times say how far a run had come.
+//! GPU time is manual. A step of a node happens when the recording mentions it, so the client always acts at the same
+//! point as it did then. Where no socket was open, the recorded times say how far a run had come.
 
 mod act;
 mod compare;
@@ -21,22 +21,22 @@ use crate::differences::{self, Treatment};
 use crate::graphs::Graphs;
 use crate::recording::{Line, Recording, parse};
 
-/// When the imagined GPU goes on.
+/// When the simulated GPU advances.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Timing {
-    /// When the recording tells of progress.
+    /// When the recording mentions progress.
     Demand,
-    /// When the recorded time has come.
+    /// By the recorded time.
     Clock,
 }
 
 /// Longer than any message takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// After this the next message needs time to pass on the GPU. Too short does no harm: nothing is done in between.
+/// After this the next message needs GPU time to pass. Too short is harmless: nothing happens in between.
 const HESITATION: Duration = Duration::from_millis(200);
 
 pub(crate) async fn replay(name: &str, version: Version, timing: Timing) {
-    // A second test in this process finds it installed.
+    // Fails if another test in this process has installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let recording = Recording::read(name);
     differences::check_words(name, &recording.lines);
@@ -78,7 +78,7 @@ struct Replay {
     time: f64,
     sockets: BTreeMap<String, Socket>,
     stuck: Option<WebSocketStream<TcpStream>>,
-    /// What was recorded, and what stands for it now: ids and file names.
+    /// Recorded ids and file names, and their current counterparts.
     renames: Vec<(String, String)>,
     graphs: Graphs,
     answer: Option<Answer>,
@@ -86,11 +86,11 @@ struct Replay {
     note: String,
     /// The latest entity tag.
     tag: String,
-    /// A step was let through for the frame that comes before its progress.
+    /// A step was allowed for the frame before its progress message.
     is_step_taken: bool,
     /// The first graph, and the line that submits it.
     first: Option<(usize, Value)>,
-    /// Messages that came before one that was recorded before them.
+    /// Messages that arrived earlier than in the recording.
     early: VecDeque<Value>,
 }
 
@@ -134,7 +134,7 @@ impl Replay {
         }
     }
 
-    /// Ids and names of now in the place of the recorded ones, in one go.
+    /// Replaces recorded ids and names by the current ones, in one pass.
     fn renamed(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for (at, (then, _)) in self.renames.iter().enumerate() {
@@ -155,7 +155,7 @@ impl Replay {
         }
     }
 
-    /// File names that came in the same place.
+    /// File names in the same position.
     fn rename_files(&mut self, then: &Value, now: &Value) {
         match (then, now) {
             (Value::Object(one), Value::Object(other)) => {
@@ -171,7 +171,7 @@ impl Replay {
         }
     }
 
-    /// Up to the recorded moment, or only until everything that can happen has happened.
+    /// Advances to the recorded time, or only until everything that can happen has happened.
     async fn let_time_pass(&mut self, time: f64) {
         let by = match self.timing {
             Timing::Clock => (time - self.time).max(0.0),
@@ -181,7 +181,7 @@ impl Replay {
         self.control().advance(Duration::from_secs_f64(by)).await;
     }
 
-    /// What was done without a line of its own.
+    /// Actions that have no line of their own.
     async fn heed_note(&mut self, note: &str, told: &Value) {
         self.note = note.to_owned();
         if note == "kill -KILL" {
@@ -199,7 +199,7 @@ impl Replay {
             let heard = tokio::time::timeout(HESITATION, self.sockets.get_mut("new").unwrap().next()).await;
             assert!(heard.is_err(), "the newer socket is deaf: {heard:?}");
         } else if note.starts_with("5 s later the healthy socket") {
-            // The two that came before were heard already; whatever comes now would be one too many.
+            // The two before were already read; any further message would be one too many.
             let early = tokio::time::timeout(HESITATION, self.sockets.get_mut("ok").unwrap().next()).await;
             assert!(early.is_err(), "a client that does not read holds up everyone: {early:?}");
         } else if note == "history of the half-valid prompt" {

@@ -1,8 +1,8 @@
-//! The uploads of a recording, of which only what was tried is noted.
+//! The uploads of a recording, of which only a note was kept.
 
 use reqwest::multipart::{Form, Part};
 
-/// The form for what a note says.
+/// The form that a note describes.
 pub(crate) fn form(note: &str) -> Form {
     let file = |name: &str, bytes: &[u8]| {
         Form::new().part("image", Part::bytes(bytes.to_vec()).file_name(name.to_owned()))
@@ -27,7 +27,7 @@ pub(crate) fn form(note: &str) -> Form {
     }
 }
 
-/// A picture of two by two pixels.
+/// An image of two by two pixels.
 fn picture(grey: u8) -> Vec<u8> {
     let mut file = Vec::new();
     let mut encoder = png::Encoder::new(&mut file, 2, 2);

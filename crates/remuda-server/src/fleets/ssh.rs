@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use remuda_core::provider::{BootstrapError, Pod};
 use remuda_providers::ssh::{
     BootstrapSettings, GpuCheck, HostKeyPolicy, KnownHosts, PodInstance, ProgramUpload, SshKey, StorageCheck,
-    prepare,
+    bootstrap,
 };
 
 use remuda_config::MachineSource;
@@ -44,23 +44,22 @@ impl SshBootstrap {
         let ssh = &source.ssh;
         let command = source.command.as_deref().unwrap_or(COMMAND);
         let command = format!("PATH=\"$HOME/{FOLDER}:$PATH\"; export PATH; {command}");
-        let mut preparation =
+        let mut settings =
             BootstrapSettings::new(ssh_identity.key, HostKeyPolicy::Pinned(ssh_identity.hosts), command);
-        preparation.user.clone_from(&ssh.user);
-        preparation.dependencies = ssh.setup.iter().cloned().collect();
-        preparation.gpu = match ssh.gpu_check.as_deref() {
+        settings.user.clone_from(&ssh.user);
+        settings.dependencies = ssh.setup.iter().cloned().collect();
+        settings.gpu = match ssh.gpu_check.as_deref() {
             None | Some("built-in") => GpuCheck::BuiltIn,
             Some("none") => GpuCheck::None,
             Some(command) => GpuCheck::Command(command.to_owned()),
         };
         let volume = source.runpod.volume();
-        preparation.storage =
-            volume.map(|it| StorageCheck { path: it.path, is_mount: true, free_bytes_min: 0 });
+        settings.storage = volume.map(|it| StorageCheck { path: it.path, is_mount: true, free_bytes_min: 0 });
         if ssh.upload {
             let from = std::env::current_exe().context("this program does not know where it lies")?;
-            preparation.upload = Some(ProgramUpload { from, to: format!("{FOLDER}/remuda") });
+            settings.upload = Some(ProgramUpload { from, to: format!("{FOLDER}/remuda") });
         }
-        Ok(SshBootstrap(preparation))
+        Ok(SshBootstrap(settings))
     }
 
     /// What lets us in, as a pod is told.
@@ -77,6 +76,6 @@ impl SshBootstrap {
             let message = "its provider has not said yet where its SSH answers".to_owned();
             return Err(BootstrapError { stage: "port", message, is_retryable: true });
         };
-        prepare(address, &PodInstance::from(pod), &self.0, environment).await
+        bootstrap(address, &PodInstance::from(pod), &self.0, environment).await
     }
 }

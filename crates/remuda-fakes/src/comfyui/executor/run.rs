@@ -1,4 +1,4 @@
-//! One prompt on its way through its nodes, and everything it says meanwhile.
+//! One prompt on its way through its nodes, with all its messages.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(in super::super) struct Run {
     pub(super) messages: Vec<(&'static str, Value)>,
     shown: Vec<(String, Shown)>,
     executed: Vec<String>,
-    /// Nothing is told and no time passes: how a prompt comes to look cached.
+    /// No messages and no time: used to make a prompt look cached.
     pub(super) is_silent: bool,
     pub(super) has_struck: bool,
 }
@@ -58,7 +58,7 @@ impl Run {
             None => None,
             Some(Ok(client)) => Some(client.to_owned()),
             Some(Err(())) => {
-                // The original's delivery stumbles over such a client, and takes the process with it.
+                // The original's sender raises an exception for such a client, which ends the process.
                 self.server.sockets.poison();
                 return Ended::ExecutorDead;
             }
@@ -96,7 +96,7 @@ impl Run {
         Ended::Well(self.into_entry(outcome))
     }
 
-    /// Results that need not be made again.
+    /// Takes results from the cache.
     fn take_from_cache(&mut self) {
         if self.item.faults.iter().any(|fault| fault.is_node_error() || *fault == Fault::InterruptedBySomeone)
         {
@@ -110,11 +110,11 @@ impl Run {
         }
     }
 
-    /// Makes every result beforehand, without a word.
+    /// Computes every result in advance, silently.
     async fn fill_cache(&mut self) {
         self.is_silent = true;
         self.has_struck = true;
-        // A failure here shows again when the nodes are run aloud.
+        // A failure here occurs again in the real run.
         let _ = self.run_nodes().await;
         self.is_silent = false;
         self.has_struck = false;
@@ -149,7 +149,7 @@ impl Run {
         Ok(())
     }
 
-    /// An output that was made before is told again, if there is someone to tell it to.
+    /// Announces a cached output again, if there is a client.
     fn tell_cached(&mut self, node: &Node) {
         let entry =
             self.signatures.get(&node.id).and_then(|signature| self.server.cache().get(signature).cloned());
@@ -203,7 +203,7 @@ impl Run {
         Ok(())
     }
 
-    /// The first input that says: no further.
+    /// The first blocked input.
     fn blocker(&self, node: &Node) -> Option<Option<Arc<str>>> {
         node.links().find_map(|(_, from, slot)| match self.results.get(from)?.get(slot)? {
             Data::Blocked(message) => Some(message.clone()),
@@ -211,7 +211,7 @@ impl Run {
         })
     }
 
-    /// Tells the message once; what comes after hears only silence.
+    /// Reports the message once; nodes further down are skipped silently.
     fn blocked(&self, node: &Node, message: Option<Arc<str>>) -> Made {
         if let Some(message) = message {
             let data = json!({

@@ -1,4 +1,4 @@
-//! What nodes ask of the run they belong to: their inputs, time, and a place for their pictures.
+//! What nodes need from their run: inputs, time, and storage for images.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Run {
         &self.item
     }
 
-    /// Lets the imagined GPU work for so many seconds.
+    /// Spends this many seconds of GPU time.
     pub(in super::super) async fn pause(&self, seconds: f64) {
         let factor = if self.item.faults.contains(&Fault::Slow) { 10.0 } else { 1.0 };
         let seconds = seconds * factor / self.server.options().speed;
@@ -36,13 +36,13 @@ impl Run {
         }
     }
 
-    /// The flag is looked at here and nowhere else.
+    /// Checks the interrupt flag; nothing else does.
     pub(in super::super) fn heed_interrupt(&self) -> Result<(), Failure> {
         let is_set = !self.is_silent && self.server.interrupt.swap(false, Ordering::Relaxed);
         if is_set { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
-    /// Writes pictures and answers with what the node shows.
+    /// Writes images and returns what the node displays.
     pub(in super::super) fn keep(
         &self,
         image: Image,

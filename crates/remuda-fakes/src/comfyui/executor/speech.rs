@@ -1,4 +1,4 @@
-//! What a run says: to its client, or to everyone where there is none; and what faults swallow of it.
+//! The messages of a run, to its client or to all clients, and the faults that suppress them.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::super::server::now_ms;
 use super::run::Run;
 
 impl Run {
-    /// Says it to the client, unless a fault swallows it.
+    /// Sends a message to the client, unless a fault suppresses it.
     pub(super) fn tell(&self, kind: &str, data: &Value) {
         let faults = &self.item.faults;
         let is_end = matches!(kind, "executed" | "execution_success");
@@ -26,7 +26,7 @@ impl Run {
         }
     }
 
-    /// Keeps it for history, and says it if there is a client, or to everyone where it concerns everyone.
+    /// Records a message for history, and sends it if there is a client or it concerns all clients.
     pub(super) fn note(&mut self, kind: &'static str, mut data: Value, is_for_all: bool) {
         data["timestamp"] = now_ms().into();
         if self.client.is_some() || is_for_all {
@@ -46,7 +46,7 @@ impl Run {
         }
     }
 
-    /// A step of a node, perhaps with a picture of how it looks by now.
+    /// A step of a node, perhaps with a preview.
     pub(in super::super) fn progress(
         &mut self,
         node: &Node,
@@ -83,7 +83,7 @@ impl Run {
     }
 }
 
-/// `[event][number][head][body]`, numbers as 32 bits with the highest first.
+/// `[event][number][head][body]`, with 32-bit big-endian numbers.
 pub(super) fn frame(event: u32, number: u32, head: &[u8], body: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(8 + head.len() + body.len());
     frame.extend(event.to_be_bytes());

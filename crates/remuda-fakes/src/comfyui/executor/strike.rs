@@ -1,4 +1,4 @@
-//! Faults that strike in the middle of a run: at the node that asks for it, or else half-way.
+//! Faults in the middle of a run: at the node that requests them, otherwise half-way.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use super::super::process::Order;
 use super::run::Run;
 use super::speech::frame;
 
-/// More than most clients have room for.
+/// Larger than most clients accept.
 const HUGE_PREVIEW: usize = 8 << 20;
 
 impl Run {
-    /// Whether a node of the graph says itself where faults strike.
+    /// Whether a node of the graph requests faults itself.
     pub(super) fn has_magic(&self) -> bool {
         self.item.graph.nodes().iter().any(|node| node.class == "RemudaFault")
     }
 
-    /// Everything that was drawn for this prompt and happens while it runs. Happens once.
+    /// Applies every fault drawn for this prompt that happens during the run, once.
     pub(in super::super) async fn strike(&mut self, node: &Node) -> Result<(), Failure> {
         if std::mem::replace(&mut self.has_struck, true) {
             return Ok(());
@@ -78,7 +78,7 @@ impl Run {
                 server.interrupt.store(true, Ordering::Relaxed);
                 return self.heed_interrupt();
             }
-            // These happen at the submission, with each message, or at the end.
+            // These happen at submission, with each message, or at the end.
             Fault::DropCompletion
             | Fault::DropAllMessages
             | Fault::Slow

@@ -1,5 +1,4 @@
-//! What each class does when its turn comes. Nothing is computed that nobody can see: pictures have one colour, and
-//! samplers only take their time.
+//! Executes a node. Nothing is computed that no client can see: images have one colour, and samplers only take time.
 
 use std::sync::Arc;
 
@@ -12,15 +11,15 @@ use super::super::image::{Image, jpeg};
 use super::super::values;
 use super::Data;
 
-/// What a node gave.
+/// The results of a node.
 #[derive(Debug, Default)]
 pub(in super::super) struct Made {
     pub(in super::super) results: Vec<Data>,
-    /// What it shows in history and on the socket.
+    /// What it displays in history and on the socket.
     pub(in super::super) shown: Option<Value>,
 }
 
-/// How a node ended otherwise.
+/// How a node failed.
 #[derive(Debug)]
 pub(in super::super) enum Failure {
     Error {
@@ -28,7 +27,7 @@ pub(in super::super) enum Failure {
         message: String,
     },
     Interrupted,
-    /// The executor dies, HTTP lives on.
+    /// The executor dies, HTTP keeps working.
     Exit,
     /// The process dies.
     Crash,
@@ -54,16 +53,16 @@ impl Failure {
     }
 }
 
-/// One step of a sampler on half a megapixel, in seconds of a GPU with speed 1.
+/// One sampler step on half a megapixel, in seconds of a GPU with speed 1.
 const SAMPLER_STEP: f64 = 0.05;
-/// Reading a checkpoint that is not loaded yet, in the same seconds.
+/// Loading a checkpoint, in the same seconds.
 const MODEL_LOAD: f64 = 2.0;
 
 /// Writing one pixel to a file, in the same seconds; counted from a megapixel on.
 const WRITE_PIXEL: f64 = 0.16e-6;
 const SLOW_TO_WRITE: f64 = 1e6;
 
-/// Does a node's work.
+/// Executes a node.
 pub(in super::super) async fn work(run: &mut Run, node: &Node) -> Result<Made, Failure> {
     match node.class.as_str() {
         "RemudaSleep" => {
@@ -112,7 +111,7 @@ pub(in super::super) async fn work(run: &mut Run, node: &Node) -> Result<Made, F
     }
 }
 
-/// Nodes that take no time worth showing.
+/// Nodes that take no noticeable time.
 fn at_once(run: &mut Run, node: &Node) -> Result<Made, Failure> {
     match node.class.as_str() {
         "EmptyImage" => {

@@ -1,4 +1,4 @@
-//! Answers in the original's form.
+//! Answers in the original's format.
 
 use axum::body::Body;
 use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE};
@@ -12,7 +12,7 @@ pub(in super::super) fn json(status: StatusCode, value: &Value) -> Response {
     text_json(status, values::text(value))
 }
 
-/// Text that is JSON already.
+/// Text that is already JSON.
 pub(in super::super) fn text_json(status: StatusCode, text: String) -> Response {
     build(status, "application/json; charset=utf-8", text)
 }
@@ -34,7 +34,7 @@ pub(in super::super) fn empty(status: StatusCode) -> Response {
     response
 }
 
-/// What the original says when it trips; it closes the connection too.
+/// The original's answer after an exception; it also closes the connection.
 pub(in super::super) fn trouble() -> Response {
     let text = "500 Internal Server Error\n\nServer got itself in trouble";
     let mut response = plain(StatusCode::INTERNAL_SERVER_ERROR, text);
@@ -42,7 +42,7 @@ pub(in super::super) fn trouble() -> Response {
     response
 }
 
-/// What it says of a path it does not know.
+/// The answer for an unknown path.
 pub(super) fn unknown() -> Response {
     build(StatusCode::NOT_FOUND, "application/octet-stream", String::new())
 }

@@ -1,4 +1,4 @@
-//! Who is let in: the token, the origin check of the original, and the size of a body.
+//! Access checks: token, the original's origin check, and body size.
 
 use axum::body::{Bytes, to_bytes};
 use axum::extract::Request;
@@ -9,7 +9,7 @@ use super::super::Version;
 use super::super::server::Server;
 use super::{BODY_MAX, answer};
 
-/// Why a request is not answered.
+/// Why a request is refused.
 pub(super) fn check(server: &Server, headers: &HeaderMap) -> Option<Response> {
     let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(token) = &server.options().token
@@ -26,8 +26,8 @@ pub(super) fn check(server: &Server, headers: &HeaderMap) -> Option<Response> {
     (is_cross || is_foreign).then(|| answer::empty(StatusCode::FORBIDDEN))
 }
 
-/// A page from elsewhere that talks to a server on this machine. The original compares host and port, and leaves out a
-/// port that one of the two does not give.
+/// A page from another origin that calls a server on this machine. The original compares host and port, and ignores a
+/// port that only one of them has.
 fn is_foreign(host: &str, origin: &str) -> bool {
     let (host, origin) = (host.to_lowercase(), origin.to_lowercase());
     let origin = origin.split_once("://").map_or("", |(_, rest)| rest.split('/').next().unwrap_or(""));
@@ -52,7 +52,7 @@ fn is_loopback(name: &str) -> bool {
     name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// The whole body, or the refusal of one that is too long.
+/// The whole body, or a refusal if it is too long.
 pub(super) async fn body(request: Request) -> Result<Bytes, Response> {
     to_bytes(request.into_body(), BODY_MAX).await.map_err(|_| too_long())
 }
@@ -66,7 +66,7 @@ pub(in super::super) fn too_long() -> Response {
 mod tests {
     use super::is_foreign;
 
-    /// What was observed of the real one.
+    /// As observed on the real server.
     #[test]
     fn origins_are_told_apart_as_the_original_does() {
         let cases = [

@@ -1,4 +1,4 @@
-//! Every fault, and that it is what its name says.
+//! Every fault does what its description says.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::harness::{begin, picture, sleep, through};
 use crate::comfyui::{Fault, Faults, Options};
 
-/// A graph that asks for a fault itself.
+/// A graph that requests a fault itself.
 fn magic(fault: &str) -> Value {
     through(1, &json!({"class_type": "RemudaFault", "inputs": {"image": ["1", 0], "fault": fault}}))
 }
@@ -270,7 +270,7 @@ async fn a_server_is_broken_over_http() {
     assert_eq!((status, told.contains("drop-completion")), (400, true), "{told}");
     client.post("/fake/clear-history", &json!({})).await.unwrap();
     assert_eq!(client.json("/history").await, json!({}));
-    // The connection goes with the server.
+    // The connection ends with the server.
     let _ = client.post("/fake/kill", &json!({})).await;
     client.fake.died().await;
     client.fake.restart().await;
@@ -295,7 +295,7 @@ async fn whatever_strikes_a_restart_helps() {
     for (fault, name, _) in Fault::ALL {
         client.fake.control().strike_next(*fault);
         let id = uuid::Uuid::new_v4().to_string();
-        // Some of them take the answer away.
+        // Some of them suppress the answer.
         let _ = client.try_submit(&sleep(1.0, 3), &id).await;
         client.until(|counts| counts.faults.contains_key(*name)).await;
         client.fake.restart().await;

@@ -1,4 +1,4 @@
-//! The one place that knows how a client talks to a server.
+//! The client side of the protocol.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use crate::comfyui::{Fake, Options};
 
-/// Longer than anything takes on a busy machine; a story that waits so long has failed.
+/// Longer than anything takes on a busy machine; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Client {
@@ -19,14 +19,14 @@ pub(super) struct Client {
     pub(super) id: String,
 }
 
-/// A server without waiting times, and a client of it.
+/// A server without delays, and a client of it.
 pub(super) async fn begin(options: Options) -> Client {
     let options =
         Options { speed: if options.speed == 1.0 { f64::INFINITY } else { options.speed }, ..options };
-    // A second test in this process finds it installed.
+    // Fails if another test in this process has installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let fake = Fake::start(options).await.unwrap();
-    // Kept connections would be found dead after a death, and that is not what these stories are about.
+    // Pooled connections would fail after a crash, which is not what these tests are about.
     let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
     Client { fake, http, id: "c".into() }
 }
@@ -53,7 +53,7 @@ impl Client {
         Ok((answer.status().as_u16(), answer.text().await?))
     }
 
-    /// Submits a graph under an id of our own.
+    /// Submits a graph under an id of the client.
     pub(super) async fn submit(&self, graph: &Value) -> String {
         let id = uuid::Uuid::new_v4().to_string();
         let (status, text) = self.try_submit(graph, &id).await.unwrap();
@@ -73,7 +73,7 @@ impl Client {
         ear
     }
 
-    /// Asks again until history has it.
+    /// Polls until history has it.
     pub(super) async fn ended(&self, id: &str) -> Value {
         let asking = async {
             loop {
@@ -87,13 +87,13 @@ impl Client {
         tokio::time::timeout(PATIENCE, asking).await.unwrap()
     }
 
-    /// Asks again until the answer holds these words, whether it is JSON or not.
+    /// Polls until the answer contains these words, whether it is JSON or not.
     pub(super) async fn until_text(&self, path: &str, words: &str) {
         let asking = async { while !self.get(path).await.1.contains(words) {} };
         tokio::time::timeout(PATIENCE, asking).await.unwrap();
     }
 
-    /// Waits until the counts say so.
+    /// Waits until the counts match.
     pub(super) async fn until(&self, is_so: impl Fn(&super::super::Counts) -> bool) {
         let asking = async {
             while !is_so(&self.fake.counts()) {
@@ -104,7 +104,7 @@ impl Client {
     }
 }
 
-/// A socket, with each message as a short word.
+/// A socket that reads each message as a short word.
 pub(super) struct Ear(WebSocketStream<MaybeTlsStream<TcpStream>>);
 
 impl Ear {
@@ -113,7 +113,7 @@ impl Ear {
         message.and_then(Result::ok)
     }
 
-    /// The next message; None once the socket is gone.
+    /// The next message; `None` once the socket is closed.
     pub(super) async fn next(&mut self) -> Option<String> {
         Some(match self.raw().await? {
             Message::Text(text) => word(&text),
@@ -122,12 +122,12 @@ impl Ear {
         })
     }
 
-    /// Everything up to and with the message that closes a run, without progress_state.
+    /// Everything up to the message that ends a run, without progress_state.
     pub(super) async fn hear_out(&mut self) -> Vec<String> {
         self.hear_until("executing(null)").await
     }
 
-    /// Everything that comes before the answer to a ping.
+    /// Everything before the answer to a ping.
     pub(super) async fn ping(&mut self) -> Vec<String> {
         self.0.send(Message::Ping(b"x".to_vec().into())).await.unwrap();
         let mut heard = self.hear_until("Pong(b\"x\")").await;
@@ -161,12 +161,12 @@ fn word(text: &str) -> String {
     }
 }
 
-/// A picture of one colour, turned around and saved.
+/// An image of one colour, inverted and saved.
 pub(super) fn picture(color: u32) -> Value {
     through(color, &json!({"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}}))
 }
 
-/// A picture that goes through one node and is saved.
+/// An image that passes through one node and is saved.
 pub(super) fn through(color: u32, node: &Value) -> Value {
     json!({
         "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": color}},

@@ -1,4 +1,4 @@
-//! What a client sees when nothing goes wrong, or only what the graph itself brings along.
+//! What a client sees without faults, except those of the graph itself.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a client does to a pod that there is.
+//! Operations on existing pods.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl Account {
         if self.luck.strikes(&drawn, Fault::Delete500Done) { Answer::trouble() } else { Answer::Empty }
     }
 
-    /// Ends it for good; its process ends with it.
+    /// Deletes a pod with its process.
     pub(super) fn remove(&mut self, number: u64) {
         let now = self.now();
         if let Some(at) = self.pods.iter().position(|pod| pod.number == number) {
@@ -89,7 +89,7 @@ impl Account {
         Ok(())
     }
 
-    /// From the top, on new ports.
+    /// Starts from the beginning, on new ports.
     fn boot(&mut self, number: u64) {
         let (now, ssh_port) = (self.now(), self.options.ssh_port);
         let Some(pod) = self.pods.iter_mut().find(|pod| pod.number == number) else { return };
@@ -99,7 +99,7 @@ impl Account {
         pod.end();
     }
 
-    /// The container is made anew: what ran in it ends first.
+    /// Recreates the container: its processes end first.
     fn reset(&mut self, number: u64) {
         let now = self.now();
         if let Some(pod) = self.pods.iter().find(|pod| pod.number == number) {
@@ -135,7 +135,7 @@ impl Account {
         Answer::ok(self.picture(number))
     }
 
-    /// What a person at the controls does to a pod, wherever the provider's own rules stand.
+    /// Breaks a pod on command, regardless of the provider's rules.
     pub(in crate::runpod) fn harm(&mut self, id: &str, how: &str) -> bool {
         let now = self.now();
         let Some(pod) = self.pods.iter_mut().find(|pod| pod.id == id) else { return false };

@@ -1,4 +1,4 @@
-//! A creation: what is in its way, what comes of it, and what its client is told, which may be another matter.
+//! Creation of a pod: refusals, the result, and what the client is told, which may differ.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,15 +17,15 @@ const NO_INSTANCES: &str = "There are no longer any instances available with the
 pub(super) const NO_GPUS: &str = "There are not enough free GPUs on the host machine to start this pod.";
 /// How long a creation hangs.
 const HANG: Duration = Duration::from_secs(30);
-/// How long nothing is free.
+/// How long capacity is missing.
 const DROUGHT: Duration = Duration::from_secs(300);
-/// The newest CUDA that any host has.
+/// The newest CUDA version of any host.
 const CUDA_MAX: (u32, u32) = (13, 0);
 
-/// How much there is of something; what matches no rule is there without end.
+/// A capacity limit; offers without a rule are unlimited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Ids; none stands for all.
+    /// Ids; `None` matches all.
     pub gpu: Option<String>,
     pub data_center: Option<String>,
     /// `SECURE` or `COMMUNITY`.
@@ -39,7 +39,7 @@ impl Capacity {
         fits(&self.gpu, gpu) && fits(&self.data_center, centre) && fits(&self.cloud, cloud.name())
     }
 
-    /// `NVIDIA L4@EU-RO-1/SECURE=2`; `*` stands for all, and what follows the GPU may be left out.
+    /// `NVIDIA L4@EU-RO-1/SECURE=2`; `*` matches all, and everything after the GPU is optional.
     pub fn parse(text: &str) -> Option<Capacity> {
         let (what, gpus) = text.rsplit_once('=')?;
         let (what, cloud) = what.split_once('/').map_or((what, "*"), |(what, cloud)| (what, cloud));
@@ -93,7 +93,7 @@ impl Account {
         Answer::Json(StatusCode::CREATED, self.picture(number))
     }
 
-    /// What keeps a creation from being looked at.
+    /// Refuses a creation before it is examined.
     fn refusal(&mut self, order: &Order, drawn: &BTreeSet<Fault>) -> Option<Answer> {
         if self.is_closed || self.luck.strikes(drawn, Fault::Refuse500) {
             return Some(Answer::trouble());

@@ -1,4 +1,4 @@
-//! The list, newest first, page by page, and everything that can be wrong with a page.
+//! The list, newest first, page by page, with all its faults.
 
 use serde_json::{Value, json};
 
@@ -9,7 +9,7 @@ use crate::runpod::faults::{Fault, Occasion};
 const LIMIT_MAX: usize = 1000;
 
 impl Account {
-    /// A cursor is the number of the pod that the page before ended with.
+    /// A cursor is the number of the last pod of the previous page.
     pub(in crate::runpod) fn list(&mut self, limit: Option<&str>, cursor: Option<&str>) -> Answer {
         let limit = match limit.map(str::parse::<usize>) {
             None => LIMIT_MAX,
@@ -41,7 +41,7 @@ impl Account {
         let mut has_more = numbers.len() > limit;
         numbers.truncate(limit);
         let mut next = numbers.last().copied().unwrap_or_default();
-        // A page of one that is said again would never end.
+        // Repeating a page of one pod would never end.
         if numbers.len() > 1 && (has_more || cursor.is_none()) && self.luck.strikes(&drawn, Fault::Duplicate)
         {
             if !has_more {

@@ -1,4 +1,4 @@
-//! What time does to pods: images arrive, containers start, crash and start again, hosts take their GPUs back.
+//! What happens to pods as time passes: images arrive, containers start, crash and restart, hosts take their GPUs back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::runpod::routes::POD_KEY;
 
 /// Between the end of a container and the next one.
 const RESTART: Duration = Duration::from_secs(2);
-/// However fast time goes: a command that ends at once must not keep a processor busy.
+/// At any speed: a command that exits at once must not keep a CPU busy.
 const RESTART_MIN: Duration = Duration::from_millis(250);
-/// How long a container has after SIGTERM. Not shortened by the speed: real processes take real time.
+/// How long a container has after SIGTERM. Not divided by the speed: real processes take real time.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// What is due for a pod.
@@ -30,7 +30,7 @@ enum Due {
 }
 
 impl Account {
-    /// Does everything that was due by now, in its order; answers when there is more to do.
+    /// Does everything that is due, in order. Returns when the next thing is due.
     pub(in crate::runpod) fn settle(&mut self) -> Option<Timestamp> {
         let now = self.now();
         loop {
@@ -102,7 +102,7 @@ impl Account {
                 let Some(pod) = found else { return };
                 let code = code.map_or("a signal".to_owned(), |code| format!("code {code}"));
                 pod.logs.say(now, Source::System, format!("container ended with {code}"));
-                // Started anew or stopped meanwhile: then nothing is to run, or not yet.
+                // It may have been restarted or stopped meanwhile: then nothing is to run, or not yet.
                 let is_wanted = pod.life == Life::Up && pod.boot.ready.is_some();
                 pod.container =
                     if is_wanted { Container::Down { until: now.plus(pause) } } else { Container::Absent };
@@ -110,7 +110,7 @@ impl Account {
         }
     }
 
-    /// Nothing runs from now on, whoever still asks.
+    /// No container starts from now on.
     pub(in crate::runpod) fn close(&mut self) {
         self.is_closed = true;
         self.pods.clear();
@@ -135,7 +135,7 @@ impl Pod {
         [gone, exits, container].into_iter().flatten().min()
     }
 
-    /// The container dies; a process says so itself.
+    /// The container dies; a real process reports that itself.
     pub(super) fn crash(&mut self, at: Timestamp, pause: Duration) {
         match &mut self.container {
             Container::Up { process: Some(process), .. } => process.kill(),
@@ -144,7 +144,7 @@ impl Pod {
         }
     }
 
-    /// The container ends; a process takes its time.
+    /// The container ends; a real process takes its time.
     pub(super) fn end(&mut self) {
         match &mut self.container {
             Container::Up { process: Some(process), .. } => process.end(),
@@ -154,7 +154,7 @@ impl Pod {
         }
     }
 
-    /// As a host that dies: no grace.
+    /// As when the host dies: no grace.
     pub(super) fn kill(&mut self) {
         if let Container::Up { process: Some(process), .. } = &mut self.container {
             process.kill();
@@ -162,7 +162,7 @@ impl Pod {
     }
 }
 
-/// What a container finds in its environment.
+/// The environment of a container.
 fn environment(pod: &Pod) -> BTreeMap<String, String> {
     let mut environment = pod.order.env.clone();
     let own = [

@@ -1,4 +1,4 @@
-//! Every fault of a pod, and that it is what its name says.
+//! Every pod fault does what its description says.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::harness::{begin, order, plain, seen};
 use crate::runpod::{Fault, Faults, Options};
 
-/// An answer that was lost or was an error, with and without a pod behind it.
+/// A lost answer or an error, with and without a pod.
 #[tokio::test]
 async fn a_creation_whose_answer_is_lost_may_have_made_a_pod_or_not() {
     for (fault, status, made) in [
@@ -72,7 +72,7 @@ async fn capacity_runs_dry_for_one_kind_and_comes_back_after_a_while() {
     assert_eq!(client.create("p").await.status, 201);
 }
 
-/// A status that goes step by step, and one that never comes to an end.
+/// A status that goes step by step, and one that never ends.
 #[tokio::test]
 async fn a_pod_can_go_step_by_step_and_stop_at_any() {
     let client = plain().await;
@@ -171,7 +171,7 @@ async fn a_container_that_crashes_again_and_again_never_gets_old() {
     assert!(client.fake.ledger().gpu_seconds > 80.0, "and it is paid for");
 }
 
-/// What a host takes back cannot be started again.
+/// A pod whose GPU was taken back cannot start again.
 #[tokio::test]
 async fn a_pod_can_exit_or_vanish_by_itself() {
     let client = plain().await;
@@ -205,7 +205,7 @@ async fn a_person_can_do_it_to_a_pod_at_once() {
     assert!(!client.fake.control().exit("nobody"));
 }
 
-/// What a deletion says and what it does are two things.
+/// The answer to a deletion and its effect differ.
 #[tokio::test]
 async fn a_deletion_can_say_one_thing_and_do_another() {
     for (fault, status, left) in [
@@ -229,7 +229,7 @@ async fn a_deletion_can_say_one_thing_and_do_another() {
     }
 }
 
-/// Another GPU than the ordered one, dearer than the catalog says, or at no price at all.
+/// Another GPU than ordered, above the catalog price, or without a price.
 #[tokio::test]
 async fn what_comes_and_what_it_costs_can_differ_from_the_order() {
     let client = plain().await;
@@ -249,12 +249,12 @@ async fn what_comes_and_what_it_costs_can_differ_from_the_order() {
     assert_eq!(client.pod(&id).await["cost"], 1.035);
 }
 
-/// Every fault at once, and the books still know everything.
+/// All faults at once, and the ledger is still correct.
 #[tokio::test]
 async fn with_all_faults_at_once_no_pod_is_missing_from_the_books() {
     let mut faults = Faults::none();
     faults.set_from("all=0.1").unwrap();
-    // Once it strikes, nothing of this kind is made any more.
+    // Once it happens, nothing of this kind is created any more.
     faults.set(Fault::Denied, 0.0);
     let client = begin(Options { faults, seed: 3, requests_per_minute: None, ..Options::default() }).await;
     for number in 0..300 {

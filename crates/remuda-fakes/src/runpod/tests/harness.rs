@@ -1,4 +1,4 @@
-//! The one place that knows how a client talks to the provider.
+//! The client side of the protocol.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ pub(super) struct Client {
     pub(super) http: reqwest::Client,
 }
 
-/// What an answer was, whatever it was.
+/// Any answer.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) status: u16,
@@ -23,12 +23,12 @@ pub(super) struct Seen {
     pub(super) body: Value,
 }
 
-/// An account where time goes by hand, and a client of it.
+/// An account in manual time, and a client of it.
 pub(super) async fn begin(options: Options) -> Client {
-    // A second test in this process finds it installed.
+    // Fails if another test in this process has installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let fake = Fake::start(Options { manual_time: true, ..options }).await.unwrap();
-    // Kept connections would be found cut, and that is not what these stories are about.
+    // Pooled connections would be cut, which is not what these tests are about.
     let http = reqwest::Client::builder().pool_max_idle_per_host(0).user_agent("story/1").build().unwrap();
     Client { fake, http }
 }
@@ -66,14 +66,14 @@ impl Client {
         self.post("/pods", &order(name)).await
     }
 
-    /// A pod that was made, by its id.
+    /// Creates a pod and returns its id.
     pub(super) async fn made(&self, name: &str) -> String {
         let seen = self.create(name).await;
         assert_eq!(seen.status, 201, "{}", seen.text);
         seen.body["id"].as_str().unwrap().to_owned()
     }
 
-    /// A pod that met this fault at its creation.
+    /// Creates a pod with this fault.
     pub(super) async fn made_with(&self, fault: Fault) -> String {
         self.fake.control().strike_next(fault);
         let id = self.made("p").await;
@@ -87,7 +87,7 @@ impl Client {
         seen.body
     }
 
-    /// The names in the first page of the list.
+    /// The names on the first page of the list.
     pub(super) async fn names(&self) -> Vec<String> {
         let seen = self.get("/pods").await;
         assert_eq!(seen.status, 200, "{}", seen.text);

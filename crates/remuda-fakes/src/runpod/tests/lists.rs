@@ -1,4 +1,4 @@
-//! Lists that lie.
+//! Wrong lists.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn names(page: &Seen) -> Vec<&str> {
     page.body["pods"].as_array().unwrap().iter().map(|pod| pod["name"].as_str().unwrap()).collect()
 }
 
-/// The page after this one.
+/// The next page.
 async fn next(client: &Client, page: &Seen, limit: &str) -> Seen {
     assert_eq!(page.body["pagination"]["hasNextPage"], true, "{}", page.text);
     let cursor = page.body["pagination"]["nextCursor"].as_str().unwrap();
@@ -38,7 +38,7 @@ async fn the_newest_pods_come_first_and_pages_follow_each_other() {
     assert_eq!(client.get("/pods?cursor=%3F").await.status, 400);
 }
 
-/// A list that is empty, cut short, lacks a pod or has no list in it.
+/// A list that is empty, truncated, lacks a pod or has no list in it.
 #[tokio::test]
 async fn a_list_can_lack_pods_that_live_and_be_whole_the_next_time() {
     for (fault, left) in [(Fault::EmptyList, 0), (Fault::CutList, 1), (Fault::Omit, 2)] {
@@ -96,7 +96,7 @@ async fn a_new_pod_can_be_late_in_the_list_and_late_by_itself() {
     assert_eq!(client.delete(&id).await.status, 204);
 }
 
-/// Whoever else is in the account has pods of other names there.
+/// Foreign pods have other names.
 #[tokio::test]
 async fn pods_of_others_are_in_the_list_and_not_in_the_sums() {
     let client = begin(Options { foreign: 2, ..Options::default() }).await;

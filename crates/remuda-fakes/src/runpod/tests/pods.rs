@@ -1,11 +1,11 @@
-//! Pods that nothing is wrong with.
+//! Pods without faults.
 
 use serde_json::{Value, json};
 
 use super::harness::{begin, order, plain, seen};
 use crate::runpod::{Capacity, Options, Volume};
 
-/// The keys that the specification demands of every pod.
+/// The keys that the specification requires of every pod.
 const KEYS: [&str; 23] = [
     "actions",
     "args",

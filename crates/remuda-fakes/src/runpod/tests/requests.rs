@@ -1,4 +1,4 @@
-//! Who is let in, and what is refused before anything is done.
+//! Access checks and early refusals.
 
 use reqwest::Method;
 use serde_json::{Value, json};

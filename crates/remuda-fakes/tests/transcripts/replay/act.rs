@@ -1,4 +1,4 @@
-//! What the client does: connects, asks, uploads.
+//! The client's actions: connects, requests, uploads.
 
 use futures_util::SinkExt;
 use reqwest::{Method, Response};
@@ -56,14 +56,14 @@ impl Replay {
         }
         let body = match (self.body(at, value), value["body_raw"].as_str()) {
             (Some(body), _) => Some(body.into_bytes()),
-            // A hundred and one mebibytes of JSON.
+            // 101 MiB of JSON.
             (None, Some(raw)) if raw.starts_with("b'{") => Some(vec![b'a'; 101 << 20]),
             (None, raw) => raw.map(|raw| raw.as_bytes().to_vec()),
         };
         self.answer = Some(self.send(method, path, &value["headers"], body).await);
     }
 
-    /// What is sent: as it was written, or with a graph that the stand-in can run.
+    /// The body: as recorded, or with a graph that the fake can run.
     fn body(&mut self, at: usize, value: &Value) -> Option<String> {
         #[derive(serde::Deserialize)]
         struct Sent {
@@ -96,7 +96,7 @@ impl Replay {
         self.recording.values().skip(at + 1).find(|(_, line)| line["ch"] == "http").unwrap().1
     }
 
-    /// Runs what the recorded server had cached before the recording began.
+    /// Runs what the recorded server had cached before the recording started.
     pub(super) async fn warm_up(&mut self) {
         let is_submit = |line: &Value| line["method"] == "POST" && line["path"] == "/prompt";
         let Some((at, line)) = self.recording.values().find(|(_, line)| is_submit(line)) else { return };
@@ -145,7 +145,7 @@ async fn receive(answer: Result<Response, reqwest::Error>) -> Answer {
             Answer::Came { status, headers, body: answer.bytes().await.unwrap().to_vec() }
         }
         Err(error) => {
-            // A kept connection may be found dead only while it is used.
+            // A pooled connection may turn out dead only when it is used.
             assert!(error.is_connect() || error.is_request(), "{error:?}");
             Answer::Refused
         }

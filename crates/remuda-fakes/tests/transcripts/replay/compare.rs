@@ -1,4 +1,4 @@
-//! What the server says, and whether it said so then.
+//! Compares what the server sends with the recording.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ impl Replay {
         }
     }
 
-    /// Renames can be learned from the very answer that is compared.
+    /// Renames can be learned from the answer that is being compared.
     fn renamed_value(&self, value: &Value) -> Value {
         parse(&self.renamed(&value.to_string()))
     }
@@ -69,7 +69,7 @@ impl Replay {
         match recorded["event"].as_str() {
             Some("closing") => return self.close(label).await,
             Some(event) => {
-                // What was on its way may be lost with the server, or not.
+                // Messages in flight may be lost with the server, or not.
                 loop {
                     if let Heard::Closed { has_frame } = self.hear(label, &place).await {
                         assert_eq!(has_frame, event == "close", "{place}");
@@ -96,7 +96,7 @@ impl Replay {
             Heard::Binary(bytes) => {
                 let told = recorded["binary"]["head_hex"].as_str().unwrap_or_default();
                 if is_compared {
-                    // The event, and the kind of picture or the length of a node's id; metadata has its own length.
+                    // The event, and the image type or the length of a node's id; metadata has its own length.
                     let same = if told.starts_with("00000004") { 8 } else { 16 };
                     assert_eq!(told.get(..same), hex(&bytes).get(..same), "{place}");
                 }
@@ -105,7 +105,7 @@ impl Replay {
         }
     }
 
-    /// A change of the queue by a client races with what the executor says: the two may come the other way round.
+    /// A client's change of the queue races with the executor: the two messages may come in either order.
     async fn in_recorded_order(
         &mut self,
         label: &str,
@@ -121,7 +121,7 @@ impl Replay {
         next
     }
 
-    /// Progress, the picture before it and the end of an interrupted node come with a step of time.
+    /// Progress, the preview before it and the end of an interrupted node need a step of time.
     async fn let_step_through(&mut self, recorded: &Value) {
         let is_early_frame =
             recorded["binary"]["head_hex"].as_str().is_some_and(|head| head.starts_with("00000004"));
@@ -184,7 +184,7 @@ impl Replay {
         }
     }
 
-    /// At the end there is nothing left to hear: a change of the queue is the next that everyone is told.
+    /// At the end there are no more messages: a change of the queue must be the next broadcast.
     pub(super) async fn hear_nothing_more(&mut self) {
         self.control().advance(Duration::ZERO).await;
         let is_deaf = self.recording.name == "ws-two-sockets-same-clientid";
@@ -213,7 +213,7 @@ fn tells_of_step(nodes: &Value) -> bool {
     running.is_some_and(|progress| !progress.starts_with('0'))
 }
 
-/// A recorded list of jobs goes back further than ours.
+/// A recorded list of jobs goes further back than ours.
 fn without_older_jobs(told: &Value, actual: &Value) -> Value {
     let mut told = told.clone();
     if let (Some(jobs), Some(ours)) = (told["jobs"].as_array().cloned(), actual["jobs"].as_array()) {
