@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use remuda_core::id::{Hash, JobId, Term, WorkerId};
-use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, Submission};
+use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, JobSubmission};
 use remuda_core::record::StoredState;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
@@ -61,7 +61,7 @@ impl World {
     }
 
     fn submit(&mut self) -> anyhow::Result<()> {
-        let submission = Submission {
+        let submission = JobSubmission {
             id: JobId::from_u128(self.next),
             tenant: if self.next.is_multiple_of(2) { "a" } else { "b" }.parse()?,
             priority: 0,
@@ -127,7 +127,7 @@ impl World {
             worker: self.worker.clone(),
             token_hash: Hash::digest(b"t"),
             beat: Box::new(beat),
-            waits: false,
+            long_poll: false,
         };
         match self.plane.step(self.now, event).answer {
             Ok(PlaneAnswer::Reply(reply)) => {

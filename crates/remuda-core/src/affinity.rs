@@ -1,7 +1,7 @@
-//! Which workers a shape would rather run on, and which it keeps away from: an operator's word, kept over restarts.
+//! Placement rules that operators set for a shape, kept across restarts.
 //!
-//! Preferred is a preference: whoever is preferred and free is chosen first, and others take the job otherwise. Excluded is
-//! excluded, even if that leaves nobody; then the job waits, and `why` says for whom.
+//! A preferred worker that is free is chosen first; other workers take the job otherwise. An excluded worker never
+//! gets the job, even if no other worker could take it; then the job waits, and `why` says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Affinity {
 #[derive(Clone, Debug, Default)]
 pub struct Affinities(BTreeMap<Shape, Affinity>);
 
-/// More would not be an operator's word any more; every one is looked at when a job of its shape is placed.
+/// Bounds the memory; each rule is consulted when a job of its shape is assigned.
 pub const AFFINITIES_MAX: usize = 10_000;
 
 impl Affinities {
@@ -48,7 +48,7 @@ impl Affinities {
         self.0.iter()
     }
 
-    /// What cannot be read any more is nobody's wish.
+    /// An unreadable rule is ignored.
     pub fn restore(&mut self, document: &Document) {
         let shape = document.id.parse();
         let affinity = serde_json::from_str(document.body.get());

@@ -1,5 +1,5 @@
-//! Who has to be looked at when. Each thing has at most one alarm, at the next moment its own rules could say
-//! something new; a look that comes too early is harmless, because whoever is looked at decides by `now`.
+//! Timers of the plane. Each subject has at most one alarm, at the next time its state can change. An alarm that
+//! comes too early is harmless, because the handler decides by `now`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,16 @@ pub enum Alarm {
     Block(WorkerId, Shape),
     /// A quarantined shape may have a trial.
     Shape(Shape),
-    /// The mass-loss brake may let go.
+    /// The mass-loss brake may be released.
     Brake,
     /// The control cycle is due.
     Cycle,
-    /// A provider is to be asked for something.
+    /// A provider call is due.
     Provider,
 }
 
 impl Alarm {
-    /// What to tell someone who asks why the plane will wake.
+    /// Why the plane will wake, for people.
     pub fn reason(&self) -> String {
         match self {
             Alarm::Job(job) => format!("job {job}: retry, deadline or progress is due"),
@@ -46,7 +46,7 @@ pub struct Alarms {
 }
 
 impl Alarms {
-    /// Sets, moves or (with nothing) takes away the alarm.
+    /// Sets or moves the alarm; `None` removes it.
     pub fn set(&mut self, alarm: Alarm, at: Option<Timestamp>) {
         let before = match at {
             Some(at) => self.at.insert(alarm.clone(), at),
@@ -85,7 +85,7 @@ impl Alarms {
         self.at.get(alarm).copied()
     }
 
-    /// Both sides say the same.
+    /// Whether both indexes agree.
     pub fn is_consistent(&self) -> bool {
         self.at.len() == self.order.len()
             && self.order.iter().all(|(at, alarm)| self.at.get(alarm) == Some(at))

@@ -1,8 +1,8 @@
-//! Workers and shapes kept apart. A pair that failed often enough is blocked for a while; then one trial decides
-//! whether it is open again or blocked for twice as long. Asking about a block changes nothing; its end is an event.
-//! That holds for a worker that is all there is, too: the retry runs when its block ends. Who would rather have it tried
-//! again at once sets `exempt_sole_worker`; and what was not the workflow's own fault does not count there, because
-//! the service has been mended by then and nobody else could take it.
+//! Blocks: a worker that failed with a shape often enough gets no job of that shape for a while; then one trial
+//! decides whether the pair is open again or blocked for twice as long. Reading a block changes nothing; its end is
+//! an event. Also the only worker is blocked: the retry runs when its block ends, unless `exempt_sole_worker` is set.
+//! A failure that was not the workflow's fault never blocks the only worker, because the service is repaired by then
+//! and no other worker could take the job.
 //!
 //! ```text
 //!  (failures below the limit) ──limit──▶ blocked until T ──T──▶ on trial ──success──▶ forgotten
@@ -24,21 +24,21 @@ pub struct Block {
     pub until: Timestamp,
     pub cooldown: Duration,
     pub reason: String,
-    /// The workflow that failed last, to the letter.
+    /// Hash of the workflow that failed last.
     pub workflow_hash: Option<WorkflowHash>,
     state: State,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Failures are counted, nothing is kept apart yet.
+    /// Below the failure limit: nothing is blocked yet.
     Counting,
     Blocked,
-    /// The wait is over; at most one job at a time finds out.
+    /// The cooldown is over; at most one job at a time is the trial.
     Trial(Option<JobId>),
 }
 
-/// May this worker run this shape now?
+/// Whether this worker may run this shape now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
     Open,
@@ -67,7 +67,7 @@ impl Blocks {
         self.0.get(worker)?.get(shape)
     }
 
-    /// An attempt begins; whether it is the trial this pair was waiting for.
+    /// An attempt starts; returns whether it is the trial of this pair.
     pub fn started(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) -> bool {
         match self.get_mut(worker, shape) {
             Some(block) if block.state == State::Trial(None) => {
@@ -78,7 +78,7 @@ impl Blocks {
         }
     }
 
-    /// An attempt ended without saying anything about the pair.
+    /// An attempt ended without evidence about the pair.
     pub fn released(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
         if let Some(block) = self.get_mut(worker, shape)
             && block.state == State::Trial(Some(job))
@@ -87,12 +87,12 @@ impl Blocks {
         }
     }
 
-    /// What there was to forget.
+    /// Removes the entry after a success and returns it.
     pub fn succeeded(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
         self.lift(worker, shape)
     }
 
-    /// Counts a failure; the block if it is now, or still, kept apart.
+    /// Counts a failure and returns the entry.
     pub fn failed(
         &mut self,
         now: Timestamp,
@@ -118,7 +118,7 @@ impl Blocks {
         let is_due = match block.state {
             State::Counting => block.failures >= settings.max_failures_before_block.max(1),
             State::Trial(_) => true,
-            // Attempts that were under way when the block began say nothing new.
+            // Attempts that ran when the block began are no new evidence.
             State::Blocked => false,
         };
         if is_due {
@@ -131,7 +131,7 @@ impl Blocks {
         block
     }
 
-    /// The wait is over: one trial from here on. Nothing if it is not over, or not blocked.
+    /// Ends the cooldown: one trial from now. Returns false if it is not over or there is no block.
     pub fn expire(&mut self, now: Timestamp, worker: &WorkerId, shape: &Shape) -> bool {
         match self.get_mut(worker, shape) {
             Some(block) if block.state == State::Blocked && block.until <= now => {
@@ -151,7 +151,7 @@ impl Blocks {
         block
     }
 
-    /// Everyone this shape is kept apart from.
+    /// All workers with an entry for this shape.
     pub fn workers_of(&self, shape: &Shape) -> Vec<WorkerId> {
         self.0
             .iter()
@@ -168,7 +168,7 @@ impl Blocks {
         self.0.is_empty()
     }
 
-    /// The entry that is missed least: the one whose wait ends first.
+    /// The entry to drop first: the one whose block ends first.
     pub fn first_to_end(&self) -> Option<(WorkerId, Shape)> {
         self.iter().min_by_key(|(_, _, block)| block.until).map(|(worker, shape, _)| (worker.clone(), *shape))
     }
@@ -209,7 +209,7 @@ impl Block {
         self.state == State::Blocked
     }
 
-    /// Whether it was kept apart, and not merely counted.
+    /// Whether it is or was blocked, rather than only counting failures.
     pub fn is_or_was_blocked(&self) -> bool {
         self.state != State::Counting
     }
@@ -244,7 +244,7 @@ mod tests {
     }
     use Do::{Expire, Fail, Release, Start, Succeed};
 
-    /// Tells the story of one pair and compares how it stands afterwards.
+    /// Applies a story to one pair and compares its state afterwards.
     fn check(failures_before_block: u32, story: &[(u64, Do)], expected: BlockState) {
         let settings = Settings { max_failures_before_block: failures_before_block, ..Settings::default() };
         let (worker, shape, job) = ("a".parse().unwrap(), Shape::digest(b"s"), JobId::from_u128(1));

@@ -1,18 +1,18 @@
-//! What stops the plane when it would make a bad day worse: `CreationBrake` when machines fail one after another,
-//! `MassLoss` when so many workers fall silent at once that it must be our own link.
+//! Brakes: `CreationBrake` stops renting when machines fail one after another; `MassLoss` holds back verdicts when so
+//! many workers fall silent at once that the plane's own link must have failed.
 //!
 //! ```text
 //!  CreationBrake                                     MassLoss
 //!
 //!  free ──3 failures in a row──▶ on until T          off ──half the fleet, and 3, silent in one lease──▶ on
 //!   ▲                             │      ▲            ▲                                               │
-//!   │                             T      │            └── someone is heard, then a lease without loss;┘
-//!   └──success, a person── one trial ────┘                or `HOLD_MAX` is over
+//!   │                             T      │            └── a worker beats, then a lease without loss;──┘
+//!   └─success, an operator─ one trial ────┘               or `HOLD_MAX` is over
 //!                           failure: T ×2
 //! ```
 //!
 //! Each fleet has its own `CreationBrake`; there is one `MassLoss` for the plane, because it has one link.
-//! Questions change nothing. Neither brake acts: `cycle` and the plane ask, and hold back.
+//! Reading changes nothing. The brakes do not act: `cycle` and the plane consult them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,33 +23,33 @@ use crate::id::WorkerId;
 use crate::settings::Settings;
 use crate::time::{Timestamp, humanize};
 
-/// One failed creation is bad luck and two may be; the third would be paid for nothing.
+/// One or two failed creations may be chance; the third would waste money.
 const FAILURES_MAX: u32 = 3;
 /// The first wait before one creation is tried again; doubles up to `COOLDOWN_MAX`.
 const COOLDOWN: Duration = Duration::from_secs(60);
 const COOLDOWN_MAX: Duration = Duration::from_secs(30 * 60);
 
-/// Stops renting when what is rented does not come up.
+/// Stops renting when rented machines do not come up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreationBrake {
     /// Failures since the last success.
     failures: u32,
-    /// How often the brake went on since then.
+    /// How often the brake tripped since then.
     trips: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Timestamp>,
     /// Why the last one failed.
     #[serde(skip_serializing_if = "String::is_empty")]
-    why: String,
+    last_failure: String,
 }
 
 impl CreationBrake {
-    /// A machine could not be created, or was and never became a worker. Whether the brake is on now.
+    /// A machine could not be created, or never became a worker. Returns whether the brake is on.
     pub fn failed(&mut self, now: Timestamp, why: &str) -> bool {
         self.failures = self.failures.saturating_add(1);
-        why.clone_into(&mut self.why);
-        // What was under way when the brake went on belongs to the same storm: it must not double the wait.
+        why.clone_into(&mut self.last_failure);
+        // Creations under way when the brake tripped belong to the same failure: they must not double the wait.
         if self.failures >= FAILURES_MAX && !self.is_on(now) {
             let wait = COOLDOWN.saturating_mul(1 << self.trips.min(8)).min(COOLDOWN_MAX);
             self.trips = self.trips.saturating_add(1);
@@ -63,8 +63,8 @@ impl CreationBrake {
         *self = CreationBrake::default();
     }
 
-    /// A person says it is all right again.
-    pub fn lift(&mut self) {
+    /// An operator resets the brake.
+    pub fn reset(&mut self) {
         *self = CreationBrake::default();
     }
 
@@ -72,9 +72,9 @@ impl CreationBrake {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// How many machines may be created while `under_way` already are: none while the brake is on, one at a time
-    /// after that, and as many as anyone likes once one came up.
-    pub fn room(&self, now: Timestamp, under_way: u32) -> u32 {
+    /// How many machines may be created while `under_way` already are: none while the brake is on, then one at a
+    /// time, and without a limit once one came up.
+    pub fn creations_max(&self, now: Timestamp, under_way: u32) -> u32 {
         match self.until {
             None => u32::MAX,
             Some(until) if now < until => 0,
@@ -82,10 +82,10 @@ impl CreationBrake {
         }
     }
 
-    /// Why not everything may be created, if so.
+    /// Why creation is limited, if it is.
     pub fn reason(&self, now: Timestamp) -> Option<String> {
         let until = self.until?;
-        let (failures, why) = (self.failures, &self.why);
+        let (failures, why) = (self.failures, &self.last_failure);
         Some(if now < until {
             format!("creation brake until {until}: {failures} creations failed in a row, the last: {why}")
         } else {
@@ -93,75 +93,75 @@ impl CreationBrake {
         })
     }
 
-    /// When it is worth asking again.
+    /// When the brake goes off.
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         self.until.filter(|until| now < *until)
     }
 }
 
-/// Losing one or two workers is everyday life in any fleet, however small.
+/// Losing one or two workers is normal in any fleet.
 const LOST_MIN: usize = 3;
-/// A rented machine stops itself after 15 minutes without contact: then nothing is left that could be spared by
-/// waiting, and a fleet that is really gone must be replaced.
+/// A rented machine stops itself after 15 minutes without contact: waiting longer saves nothing, and a fleet that is
+/// really gone must be replaced.
 const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// Holds back every verdict when most of the fleet falls silent at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MassLoss {
-    /// Who fell silent within the last lease and was not heard since.
-    silent: BTreeMap<WorkerId, Timestamp>,
-    on: Option<Hold>,
+    /// Workers that fell silent within the last lease and have not beaten since.
+    lost: BTreeMap<WorkerId, Timestamp>,
+    on: Option<Trip>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Hold {
+struct Trip {
     since: Timestamp,
-    /// One lease after the last loss, or after somebody was first heard since.
+    /// One lease after the last loss, or after the first beat since.
     calm_at: Timestamp,
-    /// Whether anybody was heard after the last loss.
-    is_heard: bool,
+    /// Whether any worker has beaten since the last loss.
+    has_beats: bool,
     lost: usize,
     fleet: usize,
 }
 
-impl Hold {
+impl Trip {
     fn until(&self) -> Timestamp {
         let longest = self.since.plus(HOLD_MAX);
-        if self.is_heard { self.calm_at.min(longest) } else { longest }
+        if self.has_beats { self.calm_at.min(longest) } else { longest }
     }
 }
 
 impl MassLoss {
-    /// A worker fell silent, while `online` others are still heard. Comes before any verdict about what it holds;
-    /// the answer is whether to hold that verdict back. It never swallows a release: until `release` has told of it,
-    /// a further loss goes with the hold that was.
-    pub fn silent(&mut self, now: Timestamp, worker: &WorkerId, online: usize, settings: &Settings) -> bool {
-        self.silent.retain(|_, at| now.since(*at) < settings.lease);
-        self.silent.insert(worker.clone(), now);
-        // Who fell silent a moment ago is counted with the fleet: it must not look ever smaller while it vanishes.
-        let (lost, fleet) = (self.silent.len(), self.silent.len() + online);
+    /// A worker fell silent while `online` others still beat. Called before any verdict on its attempts; returns
+    /// whether to hold that verdict back. It never hides a release: until `release` has reported it, a further loss
+    /// extends the current hold.
+    pub fn record_loss(&mut self, now: Timestamp, worker: &WorkerId, online: usize, settings: &Settings) -> bool {
+        self.lost.retain(|_, at| now.since(*at) < settings.lease);
+        self.lost.insert(worker.clone(), now);
+        // Recently lost workers count towards the fleet's size: it must not seem to shrink while it vanishes.
+        let (lost, fleet) = (self.lost.len(), self.lost.len() + online);
         let is_mass = lost >= LOST_MIN && lost * 100 >= fleet * usize::from(settings.mass_loss_percent);
         let calm_at = now.plus(settings.lease);
         match &mut self.on {
             Some(hold) => {
-                (hold.calm_at, hold.is_heard) = (calm_at, false);
+                (hold.calm_at, hold.has_beats) = (calm_at, false);
                 (hold.lost, hold.fleet) = (hold.lost.max(lost), hold.fleet.max(fleet));
             }
-            None if is_mass => self.on = Some(Hold { since: now, calm_at, is_heard: false, lost, fleet }),
+            None if is_mass => self.on = Some(Trip { since: now, calm_at, has_beats: false, lost, fleet }),
             None => {}
         }
         self.is_on(now)
     }
 
-    /// A worker beats or joins. Where one is heard again the others may be on their way: they have a lease from here on.
-    pub fn heard(&mut self, now: Timestamp, worker: &WorkerId, settings: &Settings) {
-        self.silent.remove(worker);
-        if let Some(hold) = self.on.as_mut().filter(|hold| !hold.is_heard) {
-            (hold.is_heard, hold.calm_at) = (true, now.plus(settings.lease));
+    /// A worker beats or joins. The others may follow: they get a lease from now.
+    pub fn record_beat(&mut self, now: Timestamp, worker: &WorkerId, settings: &Settings) {
+        self.lost.remove(worker);
+        if let Some(hold) = self.on.as_mut().filter(|hold| !hold.has_beats) {
+            (hold.has_beats, hold.calm_at) = (true, now.plus(settings.lease));
         }
     }
 
-    /// Takes the brake off if its time is over. True exactly once: then everyone who is silent is looked at again.
+    /// Releases the brake if its time is over. True exactly once; the caller then checks every silent worker again.
     pub fn release(&mut self, now: Timestamp) -> bool {
         let is_over = self.on.as_ref().is_some_and(|hold| now >= hold.until());
         if is_over {
@@ -175,7 +175,7 @@ impl MassLoss {
     }
 
     pub fn reason(&self, now: Timestamp) -> Option<String> {
-        let Hold { lost, fleet, since, .. } = self.on.as_ref().filter(|hold| now < hold.until())?;
+        let Trip { lost, fleet, since, .. } = self.on.as_ref().filter(|hold| now < hold.until())?;
         let ago = humanize(now.since(*since));
         Some(format!(
             "mass-loss brake, on for {ago}: {lost} of {fleet} workers fell silent together, which may be our own link"
@@ -184,7 +184,7 @@ impl MassLoss {
 
     /// When to call `release`.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        self.on.as_ref().map(Hold::until)
+        self.on.as_ref().map(Trip::until)
     }
 }
 
@@ -217,7 +217,7 @@ mod tests {
         brake.succeeded();
         check_creation(&mut brake, &[2, 3], None);
         check_creation(&mut brake, &[4], Some(64));
-        assert_eq!((brake.room(at(63), 0), brake.room(at(64), 0), brake.room(at(64), 1)), (0, 1, 0));
+        assert_eq!((brake.creations_max(at(63), 0), brake.creations_max(at(64), 0), brake.creations_max(at(64), 1)), (0, 1, 0));
         let reason = brake.reason(at(10)).unwrap();
         assert!(reason.ends_with("3 creations failed in a row, the last: no capacity"), "{reason}");
     }
@@ -231,15 +231,15 @@ mod tests {
             check_creation(&mut brake, &[trial], Some(trial + minutes * 60));
         }
         brake.succeeded();
-        assert_eq!((brake.room(at(0), 9), brake.reason(at(0))), (u32::MAX, None));
+        assert_eq!((brake.creations_max(at(0), 9), brake.reason(at(0))), (u32::MAX, None));
     }
 
     #[test]
     fn what_fails_while_the_brake_is_on_belongs_to_the_same_storm() {
         let mut brake = CreationBrake::default();
         check_creation(&mut brake, &[0, 0, 0, 1, 2, 3, 4], Some(60));
-        brake.lift();
-        assert_eq!(brake.room(at(5), 0), u32::MAX, "a person said so");
+        brake.reset();
+        assert_eq!(brake.creations_max(at(5), 0), u32::MAX, "a person said so");
     }
 
     #[test]
@@ -251,10 +251,10 @@ mod tests {
         assert_eq!(brake, before);
     }
 
-    /// `count` of `fleet` workers fall silent a second apart; how many were lost when the brake went on.
+    /// `count` of `fleet` workers fall silent a second apart; returns how many were lost when the brake tripped.
     fn vanish(brake: &mut MassLoss, fleet: usize, count: usize) -> Option<usize> {
         let settings = Settings::default();
-        (1..=count).filter(|n| brake.silent(at(*n as u64), &worker(*n), fleet - n, &settings)).min()
+        (1..=count).filter(|n| brake.record_loss(at(*n as u64), &worker(*n), fleet - n, &settings)).min()
     }
 
     #[test]
@@ -275,7 +275,7 @@ mod tests {
     fn losses_spread_over_time_are_everyday_life() {
         let (mut brake, settings) = (MassLoss::default(), Settings::default());
         for n in 0..8 {
-            assert!(!brake.silent(at(n * 15), &worker(n as usize), 4, &settings), "two in any lease");
+            assert!(!brake.record_loss(at(n * 15), &worker(n as usize), 4, &settings), "two in any lease");
         }
     }
 
@@ -283,7 +283,7 @@ mod tests {
     fn one_flapping_worker_is_no_mass() {
         let (mut brake, settings) = (MassLoss::default(), Settings::default());
         for second in 0..20 {
-            assert!(!brake.silent(at(second), &worker(1), 2, &settings));
+            assert!(!brake.record_loss(at(second), &worker(1), 2, &settings));
         }
     }
 
@@ -291,11 +291,11 @@ mod tests {
     fn who_came_back_does_not_count_as_lost() {
         let (mut brake, settings) = (MassLoss::default(), Settings::default());
         for n in 1..=2 {
-            brake.silent(at(n), &worker(n as usize), 2, &settings);
+            brake.record_loss(at(n), &worker(n as usize), 2, &settings);
         }
-        brake.heard(at(2), &worker(1), &settings);
-        assert!(!brake.silent(at(3), &worker(3), 2, &settings));
-        assert!(brake.silent(at(4), &worker(1), 1, &settings));
+        brake.record_beat(at(2), &worker(1), &settings);
+        assert!(!brake.record_loss(at(3), &worker(3), 2, &settings));
+        assert!(brake.record_loss(at(4), &worker(1), 1, &settings));
     }
 
     #[test]
@@ -303,11 +303,11 @@ mod tests {
         let mut brake = MassLoss::default();
         assert_eq!(vanish(&mut brake, 6, 4), Some(3));
         assert!(brake.is_on(at(33)) && !brake.release(at(33)));
-        brake.heard(at(4), &worker(6), &Settings::default());
+        brake.record_beat(at(4), &worker(6), &Settings::default());
         assert_eq!(brake.wake_at(), Some(at(34)), "a lease after the last loss");
-        brake.silent(at(20), &worker(5), 1, &Settings::default());
+        brake.record_loss(at(20), &worker(5), 1, &Settings::default());
         assert!(brake.is_on(at(49)), "a further loss begins the lease anew");
-        brake.heard(at(20), &worker(6), &Settings::default());
+        brake.record_beat(at(20), &worker(6), &Settings::default());
         assert!(brake.is_on(at(49)) && !brake.is_on(at(50)) && brake.is_on(at(49)), "asking changes nothing");
         assert!(brake.release(at(50)) && !brake.release(at(50)), "told once");
         assert_eq!((brake.wake_at(), brake.reason(at(50))), (None, None));
@@ -321,7 +321,7 @@ mod tests {
         let reason = brake.reason(at(63)).unwrap();
         assert!(reason.starts_with("mass-loss brake, on for 1 min: 3 of 3 workers fell silent"), "{reason}");
         let mut heard = brake.clone();
-        heard.heard(at(600), &worker(2), &Settings::default());
+        heard.record_beat(at(600), &worker(2), &Settings::default());
         assert!(heard.is_on(at(629)), "the others may be on their way");
         assert!(!heard.is_on(at(630)), "a lease of health");
         assert!(!brake.is_on(at(903)), "a fleet that is really gone is replaced in the end");
@@ -331,17 +331,17 @@ mod tests {
     fn a_single_loss_after_the_release_is_everyday_life_again() {
         let mut brake = MassLoss::default();
         vanish(&mut brake, 6, 4);
-        brake.heard(at(4), &worker(6), &Settings::default());
+        brake.record_beat(at(4), &worker(6), &Settings::default());
         assert!(brake.release(at(100)));
-        assert!(!brake.silent(at(100), &worker(5), 1, &Settings::default()));
+        assert!(!brake.record_loss(at(100), &worker(5), 1, &Settings::default()));
     }
 
     #[test]
     fn a_loss_in_the_last_moment_does_not_swallow_the_release() {
         let mut brake = MassLoss::default();
         vanish(&mut brake, 3, 3);
-        assert!(brake.silent(at(902), &worker(4), 0, &Settings::default()));
-        assert!(!brake.silent(at(903), &worker(5), 0, &Settings::default()), "held long enough");
+        assert!(brake.record_loss(at(902), &worker(4), 0, &Settings::default()));
+        assert!(!brake.record_loss(at(903), &worker(5), 0, &Settings::default()), "held long enough");
         assert!(brake.release(at(903)), "and everyone is looked at again");
     }
 }

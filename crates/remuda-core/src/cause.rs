@@ -1,22 +1,22 @@
-//! Whose fault a failed attempt was. Only the job's own faults use up the job's own attempts.
+//! The cause of a failed attempt. Only failures caused by the job use up the job's own attempts.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The class of a failure; each has its cap (`Settings::attempts_max`, `Settings::infra_failures_max`).
+/// Cause of a failure; each has its limit (`Settings::attempts_max`, `Settings::infra_failures_max`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Bad graph, node error, a command that says no: trying it elsewhere will probably say the same.
+    /// Bad graph, node error, failing command: another worker would probably fail too.
     Job,
-    /// The worker died, went silent, or could not take what it was given.
+    /// The worker died, fell silent, or could not take the job.
     Worker,
-    /// What does the work restarted, forgot, ran out of memory or was interrupted by someone else.
+    /// The service restarted, lost the job, ran out of memory, or was interrupted from outside.
     Service,
-    /// The machine was taken away.
+    /// The machine was taken away by its provider.
     Provider,
-    /// Our own doing.
+    /// The plane itself.
     Plane,
 }
 
@@ -38,7 +38,7 @@ impl Cause {
         self == Cause::Job
     }
 
-    /// Whether it says something about this worker and this kind of workflow together.
+    /// Whether it is evidence about this worker together with this shape.
     pub fn blames_pair(self) -> bool {
         matches!(self, Cause::Job | Cause::Worker | Cause::Service)
     }

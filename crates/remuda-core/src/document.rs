@@ -1,5 +1,5 @@
-//! Small things that are kept beside the jobs: what the plane promised to remember and does not decide upon at every
-//! step. Each lies on a collection under its id; a index_key is what it is also found by.
+//! Small documents stored besides jobs: the plane promised to keep them and mostly does not read them. Each has an id
+//! within its collection and an index key for a second lookup.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,11 +14,11 @@ use crate::time::Timestamp;
 pub struct Document {
     pub collection: Collection,
     pub id: String,
-    /// Whose it is, if it is somebody's.
+    /// The owner, if there is one.
     pub tenant: Option<Tenant>,
-    /// What else it is found by; need not be the only one with it.
+    /// Second lookup key; not unique.
     pub index_key: String,
-    /// From then on it is gone for whoever asks, and soon from the store.
+    /// From then on it is treated as absent, and is soon deleted.
     pub expires_at: Option<Timestamp>,
     pub body: Arc<RawValue>,
 }
@@ -46,23 +46,23 @@ impl PartialEq for Document {
 /// What a document is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Collection {
-    /// A file that somebody sent or may send again; marked by its content.
+    /// A file uploaded by a client; the index key is its content hash.
     Asset,
-    /// A key that was used once and must not be used again.
+    /// An idempotency key of an upload.
     Claim,
-    /// Who may do what; marked by the hash of the secret.
+    /// An access token; the index key is the hash of its secret.
     Token,
-    /// News of a job's end that somebody is yet to be told.
+    /// A webhook that has to be sent.
     Webhook,
-    /// Which workers a shape would rather run on.
+    /// Placement rules of a shape.
     Affinity,
-    /// What stock ComfyUI clients put down: uploads by name, settings, files of theirs, what they want to see no more.
+    /// Data of ComfyUI clients: uploads by name, settings, user files, hidden history.
     Comfyui,
-    /// A fleet as it stands: which way it went, what was refused, what was spent.
+    /// State of a fleet: scaling direction, refused offers, costs.
     Fleet,
-    /// A rented machine, from the wish for it to the proof that it is gone; marked by its fleet.
+    /// A rented machine, from its order until it is proven gone; the index key is its fleet.
     Machine,
-    /// How well a machine was heard, whoever it belongs to.
+    /// Uptime history of a machine.
     Reliability,
 }
 
@@ -93,7 +93,7 @@ impl Collection {
         }
     }
 
-    /// Whether clients put things there, who can be told to come back when the store has room again.
+    /// Whether clients write there; a client can retry when the store is out of space.
     pub fn is_client_data(self) -> bool {
         match self {
             Collection::Asset | Collection::Claim | Collection::Comfyui => true,
@@ -106,7 +106,7 @@ impl Collection {
         }
     }
 
-    /// Whether the plane itself needs them at every step, and so gets them back when it is restored.
+    /// Whether the plane needs them at every step, so that they are loaded on restore.
     pub fn is_plane_state(self) -> bool {
         matches!(
             self,

@@ -1,6 +1,6 @@
-//! What things are called. Every id is its own type, so that a worker cannot be passed for a machine.
+//! Identifiers. Each has its own type, so that a worker cannot be passed for a machine.
 //!
-//! Numbers (attempt, incarnation, term) only rise, and each is a fence: the lower one has lost.
+//! Numbers (attempt, incarnation, term) only rise, and each is a fence: the lower one is refused.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ impl JobId {
         self.0
     }
 
-    /// A number that nobody chose, for jitter: the id's random bits were drawn outside, the salt tells uses apart.
+    /// A pseudo-random number for jitter, derived from the id's random bits; the salt separates uses.
     pub fn jitter(self, salt: u32) -> u64 {
         let digest =
             Sha256::new().chain_update(self.0.to_be_bytes()).chain_update(salt.to_be_bytes()).finalize();
@@ -31,8 +31,8 @@ impl JobId {
         ])
     }
 
-    /// The id under which a service knows this attempt: a lower-case version-4 UUID, which every ComfyUI accepts,
-    /// derived so that whoever knows job and attempt can ask about it, even if everybody else died.
+    /// The id under which a service knows this attempt: a lower-case version-4 UUID, which every ComfyUI accepts. It
+    /// is derived from job and attempt, so that a restarted agent can still ask the service about it.
     pub fn service_job_id(self, attempt: Attempt) -> String {
         let digest = Sha256::new()
             .chain_update(b"service job")
@@ -86,7 +86,7 @@ impl fmt::Debug for JobId {
     }
 }
 
-/// Why a text is no id.
+/// Why a text is not a valid id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadId {
     pub what: &'static str,
@@ -200,7 +200,7 @@ macro_rules! name {
 }
 
 name!(
-    /// A worker's name; who joins under the same name later is the same worker in a new incarnation.
+    /// A worker's name; a later join under the same name is the same worker in a new incarnation.
     WorkerId, "worker name"
 );
 name!(
@@ -216,11 +216,11 @@ name!(
     PodId, "pod id"
 );
 name!(
-    /// Whom a job belongs to; the fair share is between tenants.
+    /// The owner of a job; tenants share the fleet fairly.
     Tenant, "tenant"
 );
 name!(
-    /// What does the work: `comfyui`, `exec`, or a model's capability.
+    /// What runs the job: `comfyui`, `exec`, or a model's capability.
     Service, "service"
 );
 
@@ -253,23 +253,23 @@ macro_rules! number {
 }
 
 number!(
-    /// The number of a try at a job, from 1. Only the newest may write.
+    /// The number of an attempt at a job, from 1. Only the newest may report.
     Attempt, u32
 );
 number!(
-    /// Which start of a worker this is; given out by the plane from the store, never by the worker.
+    /// Which start of a worker this is; issued by the plane, never by the worker.
     Incarnation, u64
 );
 number!(
-    /// Which leader is in charge; the store refuses a lower one.
+    /// Which leader is in charge; the store refuses writes of a lower one.
     Term, u64
 );
 number!(
-    /// The place of an event in the one order of all events.
+    /// The position of an event in the one sequence of all events.
     Sequence, u64
 );
 
-/// What every write of a worker carries: it is applied only if it equals what the plane believes.
+/// Carried by every report of a worker; the report is applied only if it matches the plane's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Fence {
     pub job: JobId,
@@ -281,9 +281,9 @@ pub struct Fence {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hash([u8; 32]);
 
-/// The whole canonical workflow, texts and seeds included.
+/// Hash of the whole canonical workflow, prompts and seeds included.
 pub type WorkflowHash = Hash;
-/// What kind of workflow it is: graph and model files, without texts, seeds and sizes.
+/// Hash of the workflow's graph and model files, without prompts, seeds and sizes.
 pub type Shape = Hash;
 
 impl Hash {
@@ -299,7 +299,7 @@ impl Hash {
         &self.0
     }
 
-    /// Enough of it for a person to tell two apart.
+    /// A prefix, enough to distinguish two hashes in a message.
     pub fn short(&self) -> String {
         self.to_string()[..8].to_owned()
     }

@@ -1,5 +1,5 @@
-//! The life of a job. Its attempts are numbered, and the number is the fence: only the newest one, on the worker and
-//! in the incarnation it was given to, may say how it ended.
+//! The lifecycle of a job. Its attempts are numbered, and the number is the fence: only the newest attempt, on the
+//! worker and incarnation it was assigned to, may report an end.
 //!
 //! ```text
 //!            ┌──────── failed, lost: wait, then another attempt ────────┐
@@ -7,10 +7,10 @@
 //!  ──▶ waiting ──start──▶ running ──complete──▶ completed               │
 //!         │                  ├──fail──▶ (attempts left?) ───────────────┘
 //!         │                  └──────────────────▶ failed
-//!         └─── cancel, deadline, condemned ─────▶ cancelled, failed
+//!         └── cancel, deadline, quarantine ─────▶ cancelled, failed
 //! ```
 //!
-//! What a job asks for is kept here in its short form; a million of these must fit into a small machine.
+//! A job is held here in its short form; a million of these must fit into a small machine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub struct Job {
     pub accepted_at: Timestamp,
     pub tenant: Tenant,
     pub kind: JobKind,
-    /// What it is to the letter; the kind has what it is like.
+    /// SHA-256 of the canonical workflow. `kind` has the shape hash.
     pub workflow_hash: WorkflowHash,
     pub priority: i8,
     pub attempts_max: Option<u8>,
@@ -43,10 +43,10 @@ pub struct Job {
     attempt: Attempt,
     failures: u8,
     infra_failures: u8,
-    /// Most jobs have no troubled past.
+    /// None for most jobs: no attempt has ended yet.
     history: Option<Box<History>>,
-    /// Most jobs carry nothing extra.
-    pub extra: Option<Box<Extra>>,
+    /// None for most jobs.
+    pub extras: Option<Box<JobExtras>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -60,14 +60,14 @@ pub enum JobState {
 struct History {
     crashed_workers: BTreeSet<WorkerId>,
     attempts: Vec<PastAttempt>,
-    /// What the service said of the attempt under way, and what an hour of it costs.
+    /// The service's report on the running attempt, and its hourly price.
     service: Option<Box<ServiceRow>>,
     price: Option<Money>,
 }
 
-/// What only some submissions have.
+/// Fields that few submissions set.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Extra {
+pub struct JobExtras {
     pub key: Option<IdempotencyKey>,
     pub labels: BTreeMap<String, String>,
     pub metadata: serde_json::Map<String, serde_json::Value>,
@@ -77,13 +77,13 @@ pub struct Extra {
 /// What can happen to a job.
 #[derive(Clone, Debug)]
 pub enum JobEvent {
-    /// `price`: what an hour there costs, if anybody bills for it.
+    /// `price`: hourly price of the slot, if the machine is rented.
     Start {
         worker: WorkerId,
         incarnation: Incarnation,
         price: Option<Money>,
     },
-    /// The worker came back in a new incarnation and still holds the attempt.
+    /// The worker joined again in a new incarnation and still holds the attempt.
     Adopt {
         attempt: Attempt,
         worker: WorkerId,
@@ -101,34 +101,34 @@ pub enum JobEvent {
         message: String,
     },
     Expire,
-    /// Its shape fails everywhere: there is no point in trying on.
+    /// Its shape failed in every quarantine trial.
     FailQuarantined {
         message: String,
     },
 }
 
-/// What a failure says about trying again.
+/// What a failure says about a retry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryClass {
     #[default]
     Retry,
-    /// It would fail the same way anywhere.
+    /// It would fail the same way on any worker.
     Never,
-    /// The worker, with so much of it, ran out of memory.
+    /// A worker with this many bytes ran out of memory.
     NeedsMoreMemory(u64),
 }
 
-/// How long a retry leaves a free worker alone because an attempt failed there, and waits for another: as long as a
-/// first block. An hour of someone else's work must not hold up a job that somebody could run.
+/// How long a retry avoids free workers on which it failed and waits for another one: as long as a first block. A
+/// worker busy for an hour must not delay a job that a free one could run.
 const AVOID_FAILED_WORKER_FOR: Duration = Duration::from_secs(60);
 
-/// How the end of a job begins that its deadline ended.
+/// Prefix of the message of an expired job.
 pub(crate) const DEADLINE_PASSED: &str = "the deadline passed";
 
-/// No job is tried so often; a number beyond it is nonsense.
+/// No job has this many attempts; a larger jump in the number is nonsense.
 const ATTEMPT_JUMP_MAX: u32 = 10_000;
 
-/// A verdict on an attempt is kept with the job; this much of what a worker said is enough to understand it.
+/// Longest stored message of an attempt.
 const MESSAGE_BYTES_MAX: usize = 2000;
 
 impl Job {
@@ -147,11 +147,11 @@ impl Job {
             failures: 0,
             infra_failures: 0,
             history: None,
-            extra: None,
+            extras: None,
         }
     }
 
-    /// The one place where a job changes.
+    /// The only place where a job changes.
     pub fn apply(&mut self, now: Timestamp, event: JobEvent, settings: &Settings) -> Result<(), Refusal> {
         let state = std::mem::replace(&mut self.state, JobState::Waiting { not_before: Timestamp::NEVER });
         match self.next(now, state, event, settings) {
@@ -179,7 +179,7 @@ impl Job {
                 return Err((state, Refusal::TooEarly));
             }
             (JobState::Waiting { .. }, JobEvent::Start { worker, incarnation, price }) => {
-                // Counted before the worker hears of it: a crash in between must not give the number out twice.
+                // Counted before the order is sent: a crash in between must not reuse the number.
                 self.attempt = self.attempt.next();
                 if price.is_some() {
                     self.history_mut().price = price;
@@ -326,7 +326,8 @@ impl Job {
         self.attempt
     }
 
-    /// Somebody has an attempt with a number we never gave out: it is not given out again. Whether that changed anything.
+    /// A worker holds an attempt number above ours (the store was restored from a backup): it is not used again.
+    /// Returns whether that changed the job.
     pub fn raise_attempt(&mut self, attempt: Attempt) -> bool {
         let is_ahead = attempt > self.attempt && attempt.0 - self.attempt.0 <= ATTEMPT_JUMP_MAX;
         let is_waiting = matches!(self.state, JobState::Waiting { .. });
@@ -349,25 +350,25 @@ impl Job {
         self.history.as_ref().map_or(&[], |history| &history.attempts)
     }
 
-    /// Whether an attempt on this worker failed before, through whoever's fault.
+    /// Whether an attempt on this worker failed before, for any cause.
     pub fn has_failed_on(&self, worker: &WorkerId) -> bool {
-        self.attempts().iter().any(|one| one.worker == *worker && one.cause.is_some())
+        self.attempts().iter().any(|attempt| attempt.worker == *worker && attempt.cause.is_some())
     }
 
-    /// Whether another worker would be better, if there is one.
+    /// Whether another worker would be better, if there is attempt.
     pub fn should_avoid(&self, worker: &Worker) -> bool {
-        let too_small = self.attempts().iter().filter_map(|one| one.out_of_memory).max();
+        let too_small = self.attempts().iter().filter_map(|attempt| attempt.out_of_memory).max();
         self.has_failed_on(&worker.id)
             || too_small.is_some_and(|size| worker.offer.vram_bytes.is_some_and(|has| has <= size))
     }
 
-    /// Keeps what the service said of the attempt under way; whether that is news worth storing.
+    /// Stores the service's report on the running attempt; returns whether it is worth a commit.
     pub fn note_service(&mut self, now: Timestamp, note: &ServiceStatus) -> bool {
         let ago = |millis: Option<u64>| millis.map(|millis| now.minus(Duration::from_millis(millis)));
         let service_job_id = self.id.service_job_id(self.attempt);
         let service = &mut self.history_mut().service;
         let is_news = service.as_ref().is_none_or(|known| known.service_status != note.status);
-        // The moment it was handed in does not move because two clocks drift.
+        // The submission time stays fixed although two clocks drift.
         let submitted_at = service.as_ref().and_then(|known| known.service_submitted_at);
         *service = Some(Box::new(ServiceRow {
             service_job_id,
@@ -378,7 +379,7 @@ impl Job {
         is_news
     }
 
-    /// Whether it would still rather wait for a worker on which it has not failed.
+    /// Whether it still avoids workers on which it failed.
     pub fn is_avoiding(&self, now: Timestamp) -> bool {
         matches!(self.state, JobState::Waiting { not_before } if now < not_before.plus(AVOID_FAILED_WORKER_FOR))
     }
@@ -388,15 +389,15 @@ impl Job {
     }
 
     pub fn metadata(&self) -> serde_json::Map<String, serde_json::Value> {
-        self.extra.as_ref().map(|extra| extra.metadata.clone()).unwrap_or_default()
+        self.extras.as_ref().map(|extra| extra.metadata.clone()).unwrap_or_default()
     }
 
-    /// What was asked for beyond the usual; nothing for most jobs.
+    /// Options beyond the defaults; None for most jobs.
     pub fn options(&self) -> Option<&JobOptions> {
-        self.extra.as_ref().map(|extra| &extra.options)
+        self.extras.as_ref().map(|extra| &extra.options)
     }
 
-    /// The next moment at which time alone changes something.
+    /// When time alone changes something.
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         let retry = match self.state {
             JobState::Waiting { not_before } if now < not_before => Some(not_before),
@@ -409,7 +410,7 @@ impl Job {
         [retry, self.deadline].into_iter().flatten().min()
     }
 
-    /// How it stands, for the store and for people.
+    /// Its status, for the store and for clients.
     pub fn status(&self, now: Timestamp) -> JobStatus {
         let mut attempts = self.attempts().to_vec();
         let state = match &self.state {
@@ -443,7 +444,7 @@ impl Job {
         }
     }
 
-    /// Goes on from a stored life.
+    /// Restores a stored status.
     pub fn restore_status(&mut self, status: JobStatus) {
         self.state = match status.state {
             StateRow::Queued { not_before } => JobState::Waiting { not_before },
@@ -457,9 +458,9 @@ impl Job {
         (self.attempt, self.failures, self.infra_failures) =
             (status.attempt, status.failures, status.infra_failures);
         let (attempts, under_way): (Vec<_>, Vec<_>) =
-            status.attempts.into_iter().partition(|one| one.ended_at.is_some());
+            status.attempts.into_iter().partition(|attempt| attempt.ended_at.is_some());
         let (service, price) =
-            under_way.into_iter().next().map_or((None, None), |one| (one.service, one.price));
+            under_way.into_iter().next().map_or((None, None), |attempt| (attempt.service, attempt.price));
         if service.is_some() || price.is_some() || !attempts.is_empty() || !status.crashed_workers.is_empty()
         {
             self.history =
@@ -467,7 +468,7 @@ impl Job {
         }
     }
 
-    /// How long it has been waiting for someone to take it.
+    /// Time since acceptance.
     pub fn age(&self, now: Timestamp) -> Duration {
         now.since(self.accepted_at)
     }
@@ -477,7 +478,7 @@ fn failed(cause: Cause, message: String, quarantined: bool) -> JobState {
     JobState::Ended(Box::new(StateRow::Failed { cause, message, quarantined }))
 }
 
-/// As much of what somebody said as is kept.
+/// Cuts a message to its stored length.
 pub fn truncated(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES_MAX {
         let cut = (0..=MESSAGE_BYTES_MAX).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
@@ -487,7 +488,7 @@ pub fn truncated(mut message: String) -> String {
     message
 }
 
-/// What a person is told about a job that waits for its retry.
+/// Why a job that waits for its retry is waiting.
 pub fn retry_reason(now: Timestamp, not_before: Timestamp) -> String {
     format!("retry at {not_before} (in {})", humanize(not_before.since(now)))
 }

@@ -1,19 +1,19 @@
-//! How a machine stands, seen from its workers. A machine has no beat of its own: it is online while any of its
-//! workers is, so there is nothing to store and nothing that could disagree.
+//! The state of a machine, derived from its workers. A machine sends no beats: it is online while any of its workers
+//! is, so nothing is stored that could disagree.
 //!
-//! The two words every worker carries stand here too: where it is in its life (`WorkerState`, moved by the control
-//! cycle) and, beside it, whether it is heard (`Presence`, moved by beats).
+//! Also the two states of a worker: its lifecycle (`WorkerState`, changed by the control cycle) and its presence
+//! (`Presence`, changed by beats).
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Whether something is heard. The order is from best to worst.
+/// Whether beats arrive. Ordered from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
     Online,
-    /// Beats are missing: no new work, but nothing is taken away either.
+    /// Beats are missing: no new work, but its attempts stay assigned.
     Suspect,
     Offline,
 }
@@ -41,12 +41,12 @@ pub fn machine_presence(workers: impl IntoIterator<Item = Presence>) -> Presence
     workers.into_iter().min().unwrap_or(Presence::Offline)
 }
 
-/// Where a machine that nobody rented is in its life: it works while any of its workers does.
+/// Lifecycle of a machine that is not rented: active while any of its workers is.
 pub fn machine_state(workers: impl IntoIterator<Item = WorkerState>) -> Option<WorkerState> {
     workers.into_iter().min_by_key(|state| (*state != WorkerState::Active, *state))
 }
 
-/// Where a worker is in its life; `cycle` has the drawing.
+/// Lifecycle of a worker; `cycle` has the drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
@@ -56,7 +56,7 @@ pub enum WorkerState {
     /// Finishes what it holds and gets nothing new.
     Terminating,
     Terminated,
-    /// Given up; a rented machine under it has yet to be returned.
+    /// Given up; a rented machine under it still has to be returned.
     Error,
 }
 
@@ -79,7 +79,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether the scaling formulas count on it: what is on its way is there already, or it would be ordered twice.
+    /// Whether scaling counts it as capacity: a spawning worker counts, or it would be ordered twice.
     pub fn is_capacity(self) -> bool {
         matches!(self, WorkerState::Spawning | WorkerState::Active)
     }

@@ -1,24 +1,24 @@
-//! The control plane: `step(now, event) -> Step`. It holds the headers of unfinished jobs, the workers and the blocks;
-//! bodies and history are in the store. Whoever drives it commits the records first, then carries out the effects and
-//! gives the answer, so that nothing is ever promised that a crash could take back.
+//! The control plane: `step(now, event) -> Step`. It holds the headers of unfinished jobs, the workers and the
+//! blocks; workflows, results and history are in the store. The event loop commits the records of a step first, then
+//! runs its effects and sends its answer, so that a crash never takes back a promise.
 //!
 //! | part | decides |
 //! |---|---|
-//! | `submit` | what is accepted, cancelled |
-//! | `beats` | who joins, beats, leaves; what a beat's inventory means |
-//! | `presence` | who is silent, and the brake on mass loss |
-//! | `reliability` | how well workers and machines were heard, and who is told when that is not well |
-//! | `attempts` | how an attempt begins and ends, and what follows from it |
-//! | `fence` | who may speak for an attempt, as a question |
-//! | `affinities` | what operators wish for shapes |
-//! | `routing` | which job goes to which worker, and why not |
+//! | `submit` | acceptance, cancellation and expiry of jobs |
+//! | `beats`, `joins` | joining, leaving and draining of workers; reconciliation of a beat with the plane's state |
+//! | `presence` | detection of silent workers and the mass-loss brake |
+//! | `reliability` | uptime of workers and machines, and alerts for unreliable ones |
+//! | `attempts` | start and end of an attempt, and the consequences for job, worker and shape |
+//! | `fence` | read-only check whether a worker may report on an attempt |
+//! | `affinities` | operators' placement rules for shapes |
+//! | `routing` | which worker can take which job, and why not |
 //! | `health` | the control cycle |
-//! | `fleets`, `rentals` | what people want of fleets, what providers say of machines |
-//! | `cost` | what fleets cost, as questions |
-//! | `documents` | what is kept beside the jobs |
-//! | `news` | what whoever follows is told |
-//! | `why` | the story of a job, as a question that changes nothing |
-//! | `check` | that every index agrees with what it indexes |
+//! | `fleets`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
+//! | `cost` | read-only cost figures of fleets |
+//! | `documents` | documents that the plane stores without reading them |
+//! | `events` | the event stream for subscribers |
+//! | `why` | read-only explanation of a job's state |
+//! | `check` | consistency check of all indexes, for the simulator |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::id::{Incarnation, JobId, MachineId, Sequence, Tenant, Term, WorkerId};
-use crate::job::{Extra, Job, JobState};
+use crate::job::{JobExtras, Job, JobState};
 use crate::quarantine::Quarantine;
 use crate::queue::{JobKinds, Queue, QueueEntry};
 use crate::record::{AcceptedJob, JobStatus, Record, StoredState};
@@ -53,7 +53,7 @@ mod fleets;
 mod health;
 mod joins;
 mod listing;
-mod news;
+mod events;
 mod presence;
 mod reliability;
 mod rentals;
@@ -65,62 +65,63 @@ mod why;
 use ended::Ended;
 pub use event::{JoinProof, PlaneAnswer, PlaneEffect, PlaneEvent, Step};
 use fleets::Fleets;
-use news::{About, detail, note};
+use events::{EventSubject, detail, record_event};
 pub use routing::PassedOver;
-pub use submit::{Known, Submission};
-pub use why::{BlockedWorker, Candidate, Why};
+pub use submit::{KnownKey, JobSubmission};
+pub use why::{BlockedWorker, Candidate, JobExplanation};
 
 #[derive(Clone, Debug)]
 pub struct Plane {
     settings: Settings,
     term: Term,
     sequence: Sequence,
-    /// The last moment anything was decided; a long gap means that we were away.
+    /// When the last step ran. A long gap means that the plane itself was paused.
     stepped_at: Timestamp,
     jobs: BTreeMap<JobId, Box<Job>>,
     queue: Queue,
     kinds: JobKinds,
     workers: BTreeMap<WorkerId, Worker>,
-    /// Workers that could take something now.
+    /// Workers with a free slot.
     free: BTreeSet<WorkerId>,
-    /// Workers with orders to be told and a line to tell them on.
+    /// Workers with pending orders and an open long poll.
     undelivered: BTreeSet<WorkerId>,
     blocks: Blocks,
     quarantine: Quarantine,
     affinities: Affinities,
     fleets: Fleets,
-    /// How well each machine was heard.
+    /// Uptime history of each machine.
     machines: BTreeMap<MachineId, Reliability>,
-    keys: BTreeMap<(Tenant, String), Known>,
+    keys: BTreeMap<(Tenant, String), KnownKey>,
     ended: Ended,
     alarms: Alarms,
     mass_loss: MassLoss,
     /// When the control cycle last ran.
     cycled_at: Timestamp,
-    /// Something changed who may run what: before the step ends, everyone free looks for work again.
+    /// Something changed that decides who may run what: before the step ends, every free worker is offered work
+    /// again.
     needs_assign: bool,
-    pub refusals: Refusals,
+    pub refusals: RefusalCounts,
     records: Vec<Record>,
     effects: Vec<PlaneEffect>,
 }
 
-/// How many messages were refused, by kind: the fence at work.
+/// Refused messages by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refusals {
+pub struct RefusalCounts {
     pub stale_attempts: u64,
     pub old_beats: u64,
     pub old_incarnations: u64,
     pub already_recorded: u64,
 }
 
-/// How far back a job's place in the queue is counted: some microseconds of everybody's time.
+/// Counting a job's position in the queue stops here: it costs microseconds on the shared event loop.
 const AHEAD_MAX: usize = 10_000;
-/// The plane looks up at least this often, so that a longer gap is known to be its own absence.
+/// The plane steps at least this often, so that a longer gap must be a pause of its own.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
 impl Plane {
-    /// Goes on where another plane stopped. Everyone gets a full lease from here on: that we were away is not their
-    /// fault, and nothing is requeued for it.
+    /// Continues from the stored state. Every worker gets a full lease from now: time in which no plane listened is
+    /// not counted as the worker's silence, and nothing is requeued for it.
     pub fn restore(settings: Settings, term: Term, now: Timestamp, stored: StoredState) -> Plane {
         let mut plane = Plane {
             settings,
@@ -144,7 +145,7 @@ impl Plane {
             mass_loss: MassLoss::default(),
             cycled_at: Timestamp::ZERO,
             needs_assign: false,
-            refusals: Refusals::default(),
+            refusals: RefusalCounts::default(),
             records: Vec::new(),
             effects: Vec::new(),
         };
@@ -163,7 +164,7 @@ impl Plane {
             plane.restore_reliability(document);
         }
         for worker in plane.workers.values() {
-            plane.fleets.housed(worker);
+            plane.fleets.add_worker(worker);
         }
         plane.adopt_orphaned_fleets();
         plane.load_jobs(now, stored.jobs);
@@ -171,7 +172,7 @@ impl Plane {
         plane
     }
 
-    /// Goes on with open jobs, as many as come: there may be too many to hand over at once.
+    /// Loads a page of open jobs; there may be too many for one call.
     pub fn load_jobs(&mut self, now: Timestamp, jobs: Vec<(AcceptedJob, JobStatus)>) {
         for (accepted, status) in jobs {
             self.restore_job(now, accepted, status);
@@ -185,10 +186,10 @@ impl Plane {
         if let JobState::Running { worker, .. } = job.state() {
             let (id, worker) = (job.id, worker.clone());
             if let Some(worker) = self.workers.get_mut(&worker) {
-                worker.hold(now, &job, &self.settings);
-                if let Some(hold) = worker.holds.get_mut(&id) {
-                    // It was told by the plane before us, for all we know.
-                    (hold.tells, hold.is_inherited) = (1, true);
+                worker.add_assignment(now, &job, &self.settings);
+                if let Some(hold) = worker.assignments.get_mut(&id) {
+                    // The previous plane may have sent the order.
+                    (hold.sends, hold.is_inherited) = (1, true);
                 }
             }
             self.blocks.started(&worker, &job.kind.shape, id);
@@ -197,7 +198,7 @@ impl Plane {
         self.remember_key(&job);
         self.alarms.set(Alarm::Job(job.id), job.wake_at(now));
         if matches!(job.state(), JobState::Waiting { not_before } if *not_before <= now) {
-            self.queue.insert(place(&job));
+            self.queue.insert(queue_entry(&job));
         }
         self.jobs.insert(job.id, job);
     }
@@ -213,7 +214,7 @@ impl Plane {
             self.alarms.set(Alarm::Shape(shape), trial_at);
         }
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
-        self.look_at_fleets(now);
+        self.schedule_fleets(now);
     }
 
     fn watch_workers(&mut self, now: Timestamp) {
@@ -223,14 +224,14 @@ impl Plane {
         }
     }
 
-    /// The one way in.
+    /// The only entry point.
     pub fn step(&mut self, now: Timestamp, event: PlaneEvent) -> Step {
-        // Time only goes up, whatever the caller's clock does.
+        // Time never goes back, even if the caller's clock does.
         let now = now.max(self.stepped_at);
         self.notice_own_absence(now);
         self.stepped_at = now;
         let answer = self.decide(now, event);
-        // Whoever is fed may be somebody's trial, which changes once more who may run what; jobs run out in the end.
+        // An assignment may start a trial, which changes again who may run what. The loop ends because jobs run out.
         while std::mem::take(&mut self.needs_assign) {
             self.assign_all(now);
         }
@@ -247,34 +248,34 @@ impl Plane {
             PlaneEvent::Submit(submission) => self.submit(now, *submission),
             PlaneEvent::Cancel { job, message } => self.cancel(now, job, message),
             PlaneEvent::Join { join, token_hash, proof } => self.join(now, &join, token_hash, &proof),
-            PlaneEvent::Beat { worker, token_hash, beat, waits } => {
-                self.beat(now, &worker, token_hash, &beat, waits)
+            PlaneEvent::Beat { worker, token_hash, beat, long_poll } => {
+                self.beat(now, &worker, token_hash, &beat, long_poll)
             }
-            PlaneEvent::ConnectionDropped { worker, seq } => self.line_dropped(now, &worker, seq),
+            PlaneEvent::ConnectionDropped { worker, seq } => self.connection_dropped(now, &worker, seq),
             PlaneEvent::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, &reason),
             PlaneEvent::Drain { worker, reason, within } => self.drain(now, &worker, &reason, within),
             PlaneEvent::DrainMachine { machine, reason, within } => {
                 self.drain_machine(now, &machine, &reason, within)
             }
-            PlaneEvent::Provider { fleet, news } => Ok(self.provider_said(now, &fleet, *news)),
+            PlaneEvent::Provider { fleet, news } => Ok(self.apply_provider_event(now, &fleet, *news)),
             PlaneEvent::OrderFleet { fleet, order } => self.order(now, &fleet, order),
-            PlaneEvent::NameDeployment(name) => Ok(self.named(name)),
+            PlaneEvent::NameDeployment(name) => Ok(self.name_deployment(name)),
             PlaneEvent::LiftBlock { worker, shape } => self.lift(now, &worker, shape),
             PlaneEvent::ReleaseShape { shape } => self.release(now, shape),
             PlaneEvent::SetAffinity { shape, affinity } => self.set_affinity(now, shape, affinity),
             PlaneEvent::RemoveAffinity { shape } => self.remove_affinity(now, shape),
-            PlaneEvent::WebhookSettled(told) => Ok(self.told(now, &told)),
-            PlaneEvent::PutDocument(document) => Ok(self.keep(document)),
-            PlaneEvent::DeleteDocument { collection, id } => Ok(self.discard(collection, id)),
-            PlaneEvent::ReloadSettings(settings) => Ok(self.follow(now, *settings)),
+            PlaneEvent::WebhookSettled(told) => Ok(self.webhook_settled(now, &told)),
+            PlaneEvent::PutDocument(document) => Ok(self.put_document(document)),
+            PlaneEvent::DeleteDocument { collection, id } => Ok(self.delete_document(collection, id)),
+            PlaneEvent::ReloadSettings(settings) => Ok(self.reload_settings(now, *settings)),
             PlaneEvent::RunCycle => Ok(PlaneAnswer::Cycled(self.cycle(now))),
             PlaneEvent::Tick => Ok(self.tick(now)),
             PlaneEvent::Flush => Ok(self.flush(now)),
         }
     }
 
-    /// Other rules from here on: what is under way goes on under them, and every alarm is set anew.
-    fn follow(&mut self, now: Timestamp, settings: Settings) -> PlaneAnswer {
+    /// Applies reloaded settings: jobs and workers continue under them, and every alarm is set again.
+    fn reload_settings(&mut self, now: Timestamp, settings: Settings) -> PlaneAnswer {
         self.settings = settings;
         self.adopt_orphaned_fleets();
         let workers: Vec<_> = self.workers.keys().cloned().collect();
@@ -282,13 +283,13 @@ impl Plane {
             self.watch_worker(now, &worker);
         }
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
-        self.look_at_fleets(now);
+        self.schedule_fleets(now);
         self.needs_assign = true;
-        self.happened(now, "plane:settings", About::default(), Map::new());
+        self.publish(now, "plane:settings", EventSubject::default(), Map::new());
         PlaneAnswer::Done
     }
 
-    /// When to step again even if nothing happens, and what for.
+    /// When to step again even without an event, and why.
     pub fn wake_at(&self) -> (Timestamp, String) {
         let tick = self.stepped_at.plus(TICK_MAX);
         match self.alarms.first() {
@@ -297,7 +298,7 @@ impl Plane {
         }
     }
 
-    /// Alarms that are due; a bound on one step's work, the rest comes with the next.
+    /// Handles due alarms, up to a bound; the rest is handled by the next step.
     fn tick(&mut self, now: Timestamp) -> PlaneAnswer {
         const ALARMS_MAX: usize = 10_000;
         for _ in 0..ALARMS_MAX {
@@ -308,7 +309,7 @@ impl Plane {
                 Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
                 Some(Alarm::Brake) => self.brake_alarm(now),
                 Some(Alarm::Cycle) => drop(self.cycle(now)),
-                Some(Alarm::Provider) => self.keep_rentals(now),
+                Some(Alarm::Provider) => self.run_provider_calls(now),
                 None => break,
             }
         }
@@ -331,7 +332,7 @@ impl Plane {
         self.term
     }
 
-    /// The newest event's place.
+    /// Sequence number of the newest event.
     pub fn sequence(&self) -> Sequence {
         self.sequence
     }
@@ -372,41 +373,41 @@ impl Plane {
         self.jobs.len()
     }
 
-    /// How many jobs go before one that is ready to start, as far as they can be counted cheaply.
-    pub fn ahead(&self, job: JobId) -> Option<usize> {
-        self.queue.ahead(place(self.jobs.get(&job)?), AHEAD_MAX)
+    /// Number of jobs ahead of a queued one; None if it is not queued or too many are ahead.
+    pub fn jobs_ahead(&self, job: JobId) -> Option<usize> {
+        self.queue.jobs_ahead(queue_entry(self.jobs.get(&job)?), AHEAD_MAX)
     }
 
-    /// Jobs that could start now if there were someone to take them.
+    /// Jobs that could start now if a worker were free.
     pub fn ready_jobs(&self) -> usize {
         self.queue.len()
     }
 }
 
-/// Where a job stands in the queue.
-fn place(job: &Job) -> QueueEntry<'_> {
+/// The queue entry of a job.
+fn queue_entry(job: &Job) -> QueueEntry<'_> {
     QueueEntry { job: job.id, priority: job.priority, tenant: &job.tenant, kind: &job.kind }
 }
 
 impl Plane {
-    /// A job's short form.
+    /// The in-memory header of an accepted job.
     fn header(&mut self, accepted: AcceptedJob) -> Job {
         let kind = self.kinds.kind(accepted.service, accepted.needs, accepted.shape);
         let tenant = self.kinds.tenant(accepted.tenant);
         let mut job = Job::new(accepted.id, accepted.accepted_at, tenant, accepted.priority, kind);
         (job.deadline, job.attempts_max) = (accepted.deadline, accepted.attempts_max);
         job.workflow_hash = accepted.workflow_hash;
-        let extra = Extra {
+        let extra = JobExtras {
             key: accepted.key,
             labels: accepted.labels,
             metadata: accepted.metadata,
             options: accepted.options,
         };
-        job.extra = Some(extra).filter(|extra| *extra != Extra::default()).map(Box::new);
+        job.extras = Some(extra).filter(|extra| *extra != JobExtras::default()).map(Box::new);
         job
     }
 
-    /// The incarnation a worker of this name would get: one above all it ever had.
+    /// The incarnation for the next join under this name: above all earlier ones.
     fn next_incarnation(&self, worker: &WorkerId) -> Incarnation {
         self.workers.get(worker).map_or(Incarnation(0), |known| known.incarnation).next()
     }

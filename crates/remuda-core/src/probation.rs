@@ -1,5 +1,5 @@
-//! How far a worker is trusted. Failures in a row over different shapes, or joining again and again, put it on
-//! probation: nothing for a while, then one job at a time, until one succeeds.
+//! Probation of workers: failures in a row over different shapes, or repeated joins, stop new work for a while; then
+//! one job at a time, until one succeeds.
 //!
 //! ```text
 //!  trusted ──3 failures in a row, flapping──▶ on probation until T ──T──▶ one trial ──success──▶ trusted
@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 /// The first probation; doubles up to `PROBATION_MAX`.
 const PROBATION: Duration = Duration::from_secs(30);
 const PROBATION_MAX: Duration = Duration::from_secs(600);
-/// Joining again sooner than this after the last join, without having completed anything, is flapping.
+/// A join sooner than this after the last one, without a completed job in between, is a flap.
 const FLAP: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,7 +28,7 @@ pub struct Probation {
     streak: Vec<Shape>,
     /// Joins in quick succession without a success in between.
     flaps: u32,
-    /// How often probation was renewed.
+    /// Number of probations in a row.
     renewed: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Timestamp>,
@@ -39,7 +39,7 @@ impl Probation {
         *self = Probation::default();
     }
 
-    /// Whether this put the worker on probation, or kept it there.
+    /// Returns whether the worker is on probation now.
     pub fn failed(&mut self, now: Timestamp, shape: Shape, probation_after: u32) -> bool {
         if self.until.is_some() {
             self.renew(now);
@@ -55,7 +55,7 @@ impl Probation {
         is_over
     }
 
-    /// A start of the worker. The first few are everyday life; one after another is a crash loop.
+    /// A start of the worker. A few are normal; many in a row are a crash loop.
     pub fn joined(&mut self, now: Timestamp, joined_before: Option<Timestamp>, probation_after: u32) {
         let is_flap = joined_before.is_some_and(|before| now.since(before) < FLAP);
         self.flaps = if is_flap { self.flaps + 1 } else { 0 };
@@ -70,12 +70,12 @@ impl Probation {
         self.until = Some(now.plus(wait));
     }
 
-    /// Until when nothing goes to it; afterwards one job at a time.
+    /// No work until then; afterwards one job at a time.
     pub fn until(&self) -> Option<Timestamp> {
         self.until
     }
 
-    /// How many attempts it may hold at once.
+    /// The number of attempts it may hold at once.
     pub fn slots(&self, now: Timestamp, slots: u32) -> u32 {
         match self.until {
             None => slots,

@@ -1,11 +1,11 @@
-//! Shapes that fail wherever they run. One bad workflow must not close a fleet: after three distinct workers
-//! without a success in between, the workers are cleared and the shape itself is put in quarantine, where single
-//! trials, further and further apart, find out whether it was the shape after all.
+//! Quarantine of shapes that fail on every worker. One bad workflow must not block a whole fleet: after failures on
+//! three distinct workers without a success, the workers' blocks are lifted and the shape itself is quarantined.
+//! Single trials, at growing intervals, show whether it still fails.
 //!
 //! ```text
 //!  failing on 1, 2 workers ──3rd──▶ quarantined until T ──T──▶ one trial ──success──▶ cleared
 //!                                          ▲                       │
-//!                                          └───── failed: ×2 ──────┴──3rd failed trial──▶ waiting jobs condemned
+//!                                          └───── failed: ×2 ──────┴──3rd failed trial──▶ waiting jobs fail
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,11 +33,11 @@ pub struct QuarantineFields {
     pub reason: String,
 }
 
-/// What a failure led to.
+/// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuarantineVerdict {
     Noted,
-    /// Now in quarantine, or still.
+    /// Quarantined now, or still.
     Quarantined {
         trial_at: Timestamp,
         is_new: bool,
@@ -45,7 +45,7 @@ pub enum QuarantineVerdict {
     },
 }
 
-/// May a job of this shape start?
+/// Whether a job of this shape may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuarantineState {
     Free,
@@ -64,7 +64,7 @@ impl Quarantine {
         }
     }
 
-    /// An attempt begins; in quarantine it is the trial.
+    /// An attempt starts; in quarantine it is the trial.
     pub fn started(&mut self, shape: &Shape, job: JobId) {
         if let Some(entry) =
             self.0.get_mut(shape).filter(|it| it.row.trial_at.is_some() && it.trial.is_none())
@@ -73,7 +73,7 @@ impl Quarantine {
         }
     }
 
-    /// An attempt ended without saying anything about the shape.
+    /// An attempt ended without evidence about the shape.
     pub fn released(&mut self, shape: &Shape, job: JobId) {
         if let Some(entry) = self.0.get_mut(shape).filter(|it| it.trial == Some(job)) {
             entry.trial = None;
@@ -107,7 +107,7 @@ impl Quarantine {
             return QuarantineVerdict::Noted;
         }
         if !is_new && !is_trial {
-            // It was under way when the quarantine began and says nothing new.
+            // It ran when the quarantine began and is no new evidence.
             return QuarantineVerdict::Noted;
         }
         row.trials_failed += u32::from(is_trial);
@@ -119,7 +119,7 @@ impl Quarantine {
         QuarantineVerdict::Quarantined { trial_at, is_new, is_hopeless }
     }
 
-    /// A success anywhere clears the shape; whether there was anything to clear.
+    /// A success on any worker clears the shape; returns the removed entry.
     pub fn clear(&mut self, shape: &Shape) -> Option<QuarantineEntry> {
         self.0.remove(shape)
     }
@@ -138,7 +138,7 @@ impl Quarantine {
         self.0.insert(shape, QuarantineEntry { row, trial: None });
     }
 
-    /// More shapes under mere entry than this are not remembered: the oldest hash makes room.
+    /// Drops one entry above `max`, preferring shapes that are not quarantined.
     pub fn trim(&mut self, max: usize) -> Option<Shape> {
         if self.0.len() <= max {
             return None;

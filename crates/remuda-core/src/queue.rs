@@ -1,14 +1,14 @@
-//! Who waits, and whose turn it is: priority first, then the tenants of that priority in turn, then age.
+//! The queue of jobs that may start: by priority, then round robin between tenants, then age.
 //!
-//! Jobs are grouped by what decides who may run them, so that looking for work never walks over jobs:
+//! Jobs are grouped by what decides which worker may run them, so that finding work never iterates over jobs:
 //!
 //! ```text
 //!  priority ▸ needs (service, labels, models, …) ▸ tenant ▸ shape ▸ jobs by age
 //! ```
 //!
-//! Taking the next job costs the number of distinct needs at one priority plus the shapes this worker is kept from,
-//! never the number of jobs. The round robin has one place per (priority, needs), and between different needs
-//! the tenant that was served longest ago goes first.
+//! Taking the next job costs the number of distinct needs at one priority plus the shapes blocked for this worker,
+//! never the number of jobs. Each (priority, needs) has its own round robin, and between different needs the tenant
+//! served longest ago goes first.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::id::{JobId, Service, Shape, Tenant};
 use crate::need::Requirements;
 
-/// A service and what else is needed, shared by all jobs that need the same.
+/// A service and other requirements, shared by all jobs with the same ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Demand(Arc<(Service, Requirements)>);
 
@@ -32,7 +32,7 @@ impl Demand {
     }
 }
 
-/// What kind of job it is: two of the same kind are interchangeable for routing.
+/// Jobs of the same kind are interchangeable for routing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobKind {
     pub demand: Demand,
@@ -47,7 +47,7 @@ impl JobKind {
     }
 }
 
-/// Gives equal demands, shapes and tenants one allocation between them: a million jobs mostly ask for the same.
+/// Interns demands, shapes and tenants: most of a million jobs share them.
 #[derive(Clone, Debug, Default)]
 pub struct JobKinds {
     demands: BTreeSet<Demand>,
@@ -55,7 +55,7 @@ pub struct JobKinds {
     tenants: BTreeSet<Tenant>,
 }
 
-/// Entries nobody uses any more are swept when this many new ones came in.
+/// Unused entries are swept when this many exist.
 const SWEEP_AT: usize = 4096;
 
 impl JobKinds {
@@ -99,27 +99,27 @@ impl JobKinds {
 #[derive(Clone, Debug, Default)]
 pub struct Queue {
     levels: BTreeMap<Reverse<i8>, BTreeMap<Demand, Level>>,
-    /// When each tenant was last served, counted in turns.
-    turns: BTreeMap<Tenant, u64>,
-    turn: u64,
+    /// When each tenant was last served, as a counter value.
+    served_at: BTreeMap<Tenant, u64>,
+    serves: u64,
     waiting: usize,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Level {
     lanes: BTreeMap<Tenant, Lane>,
-    /// Who was served last: the next one in order is next.
+    /// The tenant served last; the next one in order follows.
     served: Option<Tenant>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Lane {
     shapes: BTreeMap<Arc<Shape>, BTreeSet<JobId>>,
-    /// The oldest job of each shape, so that a shape that may not run is passed over in one go.
+    /// The oldest job of each shape, so that a shape that may not run is skipped at once.
     heads: BTreeSet<(JobId, Arc<Shape>)>,
 }
 
-/// Where a job stands in the queue.
+/// The position of a job in the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueEntry<'a> {
     pub job: JobId,
@@ -128,14 +128,14 @@ pub struct QueueEntry<'a> {
     pub kind: &'a JobKind,
 }
 
-/// What a worker may take, as far as the queue needs to know.
+/// What the queue must know about a worker.
 pub trait Matcher {
     fn fits(&self, demand: &Demand) -> bool;
-    fn may_run(&self, shape: &Shape) -> bool;
+    fn allows_shape(&self, shape: &Shape) -> bool;
     fn is_warm(&self, shape: &Shape) -> bool;
-    /// The last word on one job.
-    fn takes(&self, job: JobId) -> bool;
-    /// Whether the job has waited so long that it must not be passed over for a warm one.
+    /// The final check of a single job.
+    fn accepts(&self, job: JobId) -> bool;
+    /// Whether the job has waited so long that no warm job may overtake it.
     fn is_overdue(&self, job: JobId) -> bool;
 }
 
@@ -148,89 +148,89 @@ impl Queue {
         self.waiting == 0
     }
 
-    pub fn insert(&mut self, place: QueueEntry<'_>) {
-        let level = self.levels.entry(Reverse(place.priority)).or_default();
-        let level = level.entry(place.kind.demand.clone()).or_default();
-        let lane = level.lanes.entry(place.tenant.clone()).or_default();
-        if lane.insert(place.job, &place.kind.shape) {
+    pub fn insert(&mut self, entry: QueueEntry<'_>) {
+        let level = self.levels.entry(Reverse(entry.priority)).or_default();
+        let level = level.entry(entry.kind.demand.clone()).or_default();
+        let lane = level.lanes.entry(entry.tenant.clone()).or_default();
+        if lane.insert(entry.job, &entry.kind.shape) {
             self.waiting += 1;
         }
     }
 
-    pub fn remove(&mut self, place: QueueEntry<'_>) -> bool {
-        let Some(demands) = self.levels.get_mut(&Reverse(place.priority)) else { return false };
-        let Some(level) = demands.get_mut(&place.kind.demand) else { return false };
-        let Some(lane) = level.lanes.get_mut(place.tenant) else { return false };
-        if !lane.remove(place.job, &place.kind.shape) {
+    pub fn remove(&mut self, entry: QueueEntry<'_>) -> bool {
+        let Some(demands) = self.levels.get_mut(&Reverse(entry.priority)) else { return false };
+        let Some(level) = demands.get_mut(&entry.kind.demand) else { return false };
+        let Some(lane) = level.lanes.get_mut(entry.tenant) else { return false };
+        if !lane.remove(entry.job, &entry.kind.shape) {
             return false;
         }
         self.waiting -= 1;
         if lane.shapes.is_empty() {
-            level.lanes.remove(place.tenant);
+            level.lanes.remove(entry.tenant);
         }
         if level.lanes.is_empty() {
-            demands.remove(&place.kind.demand);
+            demands.remove(&entry.kind.demand);
         }
         if demands.is_empty() {
-            self.levels.remove(&Reverse(place.priority));
+            self.levels.remove(&Reverse(entry.priority));
         }
         true
     }
 
-    pub fn contains(&self, place: QueueEntry<'_>) -> bool {
+    pub fn contains(&self, entry: QueueEntry<'_>) -> bool {
         self.levels
-            .get(&Reverse(place.priority))
-            .and_then(|demands| demands.get(&place.kind.demand))
-            .and_then(|level| level.lanes.get(place.tenant))
-            .and_then(|lane| lane.shapes.get(&place.kind.shape))
-            .is_some_and(|jobs| jobs.contains(&place.job))
+            .get(&Reverse(entry.priority))
+            .and_then(|demands| demands.get(&entry.kind.demand))
+            .and_then(|level| level.lanes.get(entry.tenant))
+            .and_then(|lane| lane.shapes.get(&entry.kind.shape))
+            .is_some_and(|jobs| jobs.contains(&entry.job))
     }
 
-    /// The job whose turn it is for a worker of this taste. Asking changes nothing; `served` tells the queue who got it.
-    pub fn next(&self, taste: &impl Matcher, look_ahead: usize) -> Option<JobId> {
+    /// The next job for this worker. Changes nothing; `served` records who got it.
+    pub fn next(&self, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
         self.levels.values().find_map(|demands| {
             demands
                 .iter()
-                .filter(|(demand, _)| taste.fits(demand))
-                .filter_map(|(_, level)| level.next(taste, look_ahead))
-                .min_by_key(|(tenant, job)| (self.turns.get(*tenant).copied().unwrap_or(0), *job))
+                .filter(|(demand, _)| matcher.fits(demand))
+                .filter_map(|(_, level)| level.next(matcher, look_ahead))
+                .min_by_key(|(tenant, job)| (self.served_at.get(*tenant).copied().unwrap_or(0), *job))
                 .map(|(_, job)| job)
         })
     }
 
-    /// Remembers that this tenant had its turn.
-    pub fn served(&mut self, place: QueueEntry<'_>) {
-        self.turn += 1;
-        self.turns.insert(place.tenant.clone(), self.turn);
+    /// Records that this tenant was served.
+    pub fn record_served(&mut self, entry: QueueEntry<'_>) {
+        self.serves += 1;
+        self.served_at.insert(entry.tenant.clone(), self.serves);
         let level =
-            self.levels.get_mut(&Reverse(place.priority)).and_then(|level| level.get_mut(&place.kind.demand));
+            self.levels.get_mut(&Reverse(entry.priority)).and_then(|level| level.get_mut(&entry.kind.demand));
         if let Some(level) = level {
-            level.served = Some(place.tenant.clone());
+            level.served = Some(entry.tenant.clone());
         }
-        if self.turns.len() > SWEEP_AT {
-            let keep_from = self.turn.saturating_sub(SWEEP_AT as u64);
-            self.turns.retain(|_, turn| *turn > keep_from);
+        if self.served_at.len() > SWEEP_AT {
+            let keep_from = self.serves.saturating_sub(SWEEP_AT as u64);
+            self.served_at.retain(|_, turn| *turn > keep_from);
         }
     }
 
-    /// How many jobs of its service would go before this one, if they all had to wait for one worker: those of higher
-    /// priority, the older ones of its tenant, and of every other tenant as many as there are turns until then. Nothing
-    /// if it does not wait, or if there are more than `max`: whoever asks should not cost more than that.
-    pub fn ahead(&self, place: QueueEntry<'_>, max: usize) -> Option<usize> {
-        if !self.contains(place) {
+    /// Number of jobs of its service ahead of this one, if all waited for one worker: those of higher priority, older
+    /// ones of its tenant, and for every other tenant as many as it is served until then. None if the job is not
+    /// queued or more than `max` are ahead, which bounds the cost.
+    pub fn jobs_ahead(&self, entry: QueueEntry<'_>, max: usize) -> Option<usize> {
+        if !self.contains(entry) {
             return None;
         }
-        let service = place.kind.demand.service();
+        let service = entry.kind.demand.service();
         let lanes = |priority: &Reverse<i8>| {
             let demands = self.levels.get(priority).into_iter().flatten();
             let levels = demands.filter(|(demand, _)| demand.service() == service).map(|(_, level)| level);
             levels.flat_map(|level| &level.lanes)
         };
-        let own = Reverse(place.priority);
-        let mine = lanes(&own).filter(|(tenant, _)| *tenant == place.tenant);
-        let older: usize = mine.map(|(_, lane)| lane.older(place.job, max)).sum();
+        let own = Reverse(entry.priority);
+        let mine = lanes(&own).filter(|(tenant, _)| *tenant == entry.tenant);
+        let older: usize = mine.map(|(_, lane)| lane.older(entry.job, max)).sum();
         let mut others: BTreeMap<&Tenant, usize> = BTreeMap::new();
-        for (tenant, lane) in lanes(&own).filter(|(tenant, _)| *tenant != place.tenant) {
+        for (tenant, lane) in lanes(&own).filter(|(tenant, _)| *tenant != entry.tenant) {
             *others.entry(tenant).or_default() += lane.len();
         }
         let higher = self.levels.range(..own).flat_map(|(priority, _)| lanes(priority));
@@ -239,19 +239,19 @@ impl Queue {
         Some(older + others + higher).filter(|ahead| *ahead <= max)
     }
 
-    /// Every demand somebody is waiting with, so that new workers can be matched.
+    /// Every demand with a waiting job.
     pub fn demands(&self) -> impl Iterator<Item = &Demand> {
         self.levels.values().flat_map(BTreeMap::keys)
     }
 
-    /// How many jobs wait with each demand; one that is there at several priorities comes several times.
-    pub fn counts(&self) -> impl Iterator<Item = (&Demand, usize)> {
+    /// Waiting jobs by demand; a demand appears once per priority.
+    pub fn waiting_by_demand(&self) -> impl Iterator<Item = (&Demand, usize)> {
         let levels = self.levels.values().flatten();
         levels.map(|(demand, level)| (demand, level.lanes.values().map(Lane::len).sum()))
     }
 
-    /// How many jobs of each shape wait with each demand.
-    pub fn shapes(&self) -> impl Iterator<Item = (&Demand, &Shape, usize)> {
+    /// Waiting jobs by demand and shape.
+    pub fn waiting_by_shape(&self) -> impl Iterator<Item = (&Demand, &Shape, usize)> {
         let levels = self.levels.values().flatten();
         levels.flat_map(|(demand, level)| {
             let shapes = level.lanes.values().flat_map(|lane| &lane.shapes);
@@ -260,7 +260,7 @@ impl Queue {
     }
 
     /// Waiting jobs of one shape, oldest first, over all tenants and priorities.
-    pub fn of_shape(&self, shape: &Shape) -> Vec<JobId> {
+    pub fn jobs_of_shape(&self, shape: &Shape) -> Vec<JobId> {
         let lanes = self.levels.values().flat_map(BTreeMap::values).flat_map(|level| level.lanes.values());
         let mut jobs: Vec<_> = lanes.filter_map(|lane| lane.shapes.get(shape)).flatten().copied().collect();
         jobs.sort_unstable();
@@ -269,12 +269,12 @@ impl Queue {
 }
 
 impl Level {
-    fn next(&self, taste: &impl Matcher, look_ahead: usize) -> Option<(&Tenant, JobId)> {
+    fn next(&self, matcher: &impl Matcher, look_ahead: usize) -> Option<(&Tenant, JobId)> {
         let after = self.served.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let up_to = self.served.as_ref().map(|served| (Bound::Unbounded, Bound::Included(served)));
         let first = self.lanes.range::<Tenant, _>((after, Bound::Unbounded));
         let then = up_to.map(|range| self.lanes.range::<Tenant, _>(range)).into_iter().flatten();
-        first.chain(then).find_map(|(tenant, lane)| Some((tenant, lane.next(taste, look_ahead)?)))
+        first.chain(then).find_map(|(tenant, lane)| Some((tenant, lane.next(matcher, look_ahead)?)))
     }
 }
 
@@ -318,28 +318,28 @@ impl Lane {
         self.shapes.values().map(BTreeSet::len).sum()
     }
 
-    /// How many are older than this one, or somewhat more than `max`.
+    /// Number of jobs older than this one, or somewhat more than `max`.
     fn older(&self, job: JobId, max: usize) -> usize {
         self.shapes.values().map(|jobs| jobs.range(..job).take(max + 1).count()).sum()
     }
 
-    fn next(&self, taste: &impl Matcher, look_ahead: usize) -> Option<JobId> {
+    fn next(&self, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
         let mut allowed = self
             .heads
             .iter()
-            .filter(|(_, shape)| taste.may_run(shape))
-            .filter_map(|(_, shape)| Some((self.oldest(shape, taste, look_ahead)?, shape)));
+            .filter(|(_, shape)| matcher.allows_shape(shape))
+            .filter_map(|(_, shape)| Some((self.oldest(shape, matcher, look_ahead)?, shape)));
         let (oldest, shape) = allowed.next()?;
-        if taste.is_warm(shape) || taste.is_overdue(oldest) {
+        if matcher.is_warm(shape) || matcher.is_overdue(oldest) {
             return Some(oldest);
         }
-        let warm = allowed.take(look_ahead.saturating_sub(1)).find(|(_, shape)| taste.is_warm(shape));
+        let warm = allowed.take(look_ahead.saturating_sub(1)).find(|(_, shape)| matcher.is_warm(shape));
         Some(warm.map_or(oldest, |(job, _)| job))
     }
 
-    /// The oldest job of a shape that the worker takes; single jobs may avoid it because they failed there before.
-    fn oldest(&self, shape: &Arc<Shape>, taste: &impl Matcher, look_ahead: usize) -> Option<JobId> {
-        self.shapes.get(shape)?.iter().copied().take(look_ahead.max(1)).find(|job| taste.takes(*job))
+    /// The oldest job of a shape that the worker accepts; single jobs may avoid it because they failed there.
+    fn oldest(&self, shape: &Arc<Shape>, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
+        self.shapes.get(shape)?.iter().copied().take(look_ahead.max(1)).find(|job| matcher.accepts(*job))
     }
 }
 
@@ -347,7 +347,7 @@ impl Lane {
 mod tests {
     use super::*;
 
-    /// A worker that is warm for one shape, kept from another, and leaves some jobs to others.
+    /// A worker that is warm for one shape, blocked for another, and avoided by some jobs.
     #[derive(Default)]
     struct Worker {
         warm: Option<Shape>,
@@ -360,13 +360,13 @@ mod tests {
         fn fits(&self, demand: &Demand) -> bool {
             demand.service().as_str() == "exec"
         }
-        fn may_run(&self, shape: &Shape) -> bool {
+        fn allows_shape(&self, shape: &Shape) -> bool {
             self.blocked != Some(*shape)
         }
         fn is_warm(&self, shape: &Shape) -> bool {
             self.warm == Some(*shape)
         }
-        fn takes(&self, job: JobId) -> bool {
+        fn accepts(&self, job: JobId) -> bool {
             !self.avoids.contains(&job)
         }
         fn is_overdue(&self, job: JobId) -> bool {
@@ -400,7 +400,7 @@ mod tests {
         jobs.keys().for_each(|job| queue.insert(place(*job)));
         let mut taken = Vec::new();
         while let Some(job) = queue.next(worker, 32) {
-            queue.served(place(job));
+            queue.record_served(place(job));
             assert!(queue.remove(place(job)));
             assert!(!queue.contains(place(job)));
             taken.push(job.as_u128());
@@ -459,11 +459,11 @@ mod tests {
         let places = [(1, 0, &a), (2, 0, &a), (3, 0, &a), (4, 0, &b), (5, 0, &b), (6, 9, &b)]
             .map(|(job, priority, tenant)| QueueEntry { job: id(job), priority, tenant, kind: &kind });
         places.iter().for_each(|place| queue.insert(*place));
-        let ahead = places.map(|place| queue.ahead(place, 100).unwrap());
+        let ahead = places.map(|place| queue.jobs_ahead(place, 100).unwrap());
         assert_eq!(ahead, [1, 3, 5, 1, 3, 0]);
-        assert_eq!(queue.ahead(places[2], 4), None);
+        assert_eq!(queue.jobs_ahead(places[2], 4), None);
         queue.remove(places[5]);
-        assert_eq!((queue.ahead(places[5], 100), queue.ahead(places[0], 100)), (None, Some(0)));
+        assert_eq!((queue.jobs_ahead(places[5], 100), queue.jobs_ahead(places[0], 100)), (None, Some(0)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! What is stored. The core says it, the store keeps it, `Plane::restore` reads it back; nobody else looks inside.
+//! What is stored. The core produces records, the store keeps them, `Plane::restore` reads them back.
 //!
-//! Records are facts as they stand now, keyed by what they are about: writing one twice changes nothing, and within
-//! a batch the last one about a thing is the one that counts. Workflows and results are kept apart from the headers,
-//! because the plane holds headers in memory and never a body.
+//! A record is the current state of one thing, keyed by that thing: writing it twice changes nothing, and within a
+//! batch the last record of a thing wins. Workflows and results are stored apart from headers, because the plane
+//! holds headers in memory and never a workflow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,43 +22,43 @@ use crate::need::Requirements;
 use crate::options::JobOptions;
 use crate::time::Timestamp;
 
-/// One fact to keep.
+/// One change to store.
 #[derive(Clone, Debug)]
 pub enum Record {
-    /// A job was accepted: its fixed part, its life so far, and its workflow.
+    /// A job was accepted: its fixed part, its status, and its workflow.
     JobAccepted {
         job: Arc<AcceptedJob>,
         status: JobStatus,
         workflow: Arc<RawValue>,
     },
-    /// How a job stands now.
+    /// The current status of a job.
     JobStatus {
         job: JobId,
         status: JobStatus,
     },
-    /// What a job gave, stored together with its end.
+    /// The result of a job, stored together with its end.
     Result {
         job: JobId,
         result: Arc<RawValue>,
     },
-    /// How a worker stands now.
+    /// The current state of a worker.
     Worker(Box<WorkerRow>),
-    /// Nobody has heard of a worker for so long that it is forgotten.
+    /// A worker that was offline for long is forgotten.
     WorkerForgotten {
         worker: WorkerId,
     },
-    /// A worker and a shape kept apart, or on trial.
+    /// A block of a worker for a shape, or its trial.
     Block(BlockRow),
     BlockLifted {
         worker: WorkerId,
         shape: Shape,
     },
-    /// A shape under suspicion or in quarantine.
+    /// Failures of a shape, or its quarantine.
     Quarantine(QuarantineRow),
     QuarantineLifted {
         shape: Shape,
     },
-    /// Something happened that people and programs may follow.
+    /// An event for subscribers.
     Event(Arc<StoredEvent>),
     /// A cycle report, kept for a while.
     Cycle {
@@ -73,7 +73,7 @@ pub enum Record {
 }
 
 impl Record {
-    /// The latest moment it speaks of; nothing for what has no time of its own.
+    /// The latest time in the record; zero if it has none.
     pub fn moment(&self) -> Timestamp {
         match self {
             Record::JobAccepted { job, status, .. } => job.accepted_at.max(status.changed_at),
@@ -99,7 +99,7 @@ pub struct AcceptedJob {
     pub id: JobId,
     pub accepted_at: Timestamp,
     pub tenant: Tenant,
-    /// Higher goes first.
+    /// Higher runs first.
     pub priority: i8,
     pub service: Service,
     pub shape: Shape,
@@ -117,16 +117,16 @@ pub struct AcceptedJob {
     pub key: Option<IdempotencyKey>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Whatever the submitter wants to see again on every event.
+    /// The submitter's own data, repeated on every event of the job.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metadata: serde_json::Map<String, serde_json::Value>,
 }
 
-/// A submission under the same key is the same job; under the same key with another body it is a mistake.
+/// A submission with a known key returns the known job; with a known key and another body it is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdempotencyKey {
     pub key: String,
-    /// Hash of all that was asked for.
+    /// Hash of the whole request.
     pub fingerprint: Hash,
 }
 
@@ -151,7 +151,7 @@ pub struct JobStatus {
 }
 
 impl JobStatus {
-    /// Whether the deadline ended it, and nothing that its worker said.
+    /// Whether the deadline ended it, rather than its worker.
     pub fn has_expired(&self, deadline: Option<Timestamp>) -> bool {
         let is_past = deadline.is_some_and(|deadline| self.changed_at >= deadline);
         is_past
@@ -188,7 +188,7 @@ pub enum StateRow {
 impl StateRow {
     pub const NAMES: [&'static str; 5] = ["queued", "running", "completed", "failed", "cancelled"];
 
-    /// The word every surface uses.
+    /// The name used by every API.
     pub fn name(&self) -> &'static str {
         match self {
             StateRow::Queued { .. } => "queued",
@@ -211,7 +211,7 @@ impl StateRow {
     }
 }
 
-/// One attempt as the story of a job tells it; the newest may still be under way.
+/// One attempt in a job's history; the newest may still run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PastAttempt {
     pub attempt: Attempt,
@@ -219,22 +219,22 @@ pub struct PastAttempt {
     pub started_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
-    /// `completed`, or what went wrong.
+    /// None if the attempt completed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verdict: String,
-    /// The memory of the worker that ran out of it, if that is what happened; 0 if it did not say.
+    /// Memory of the worker that ran out of it; 0 if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_memory: Option<u64>,
-    /// What an hour of the place it had cost; nothing if its machine was not rented.
+    /// Hourly price of its slot; None if the machine was not rented.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Box<ServiceRow>>,
 }
 
-/// The service's side of an attempt, as the worker last told it.
+/// The service's view of an attempt, as the worker last reported it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceRow {
     pub service_job_id: String,
@@ -262,12 +262,12 @@ pub struct WorkerRow {
     pub slots: u32,
     pub offer: crate::need::Capabilities,
     pub joined_at: Timestamp,
-    /// The last real sign of life; nothing of our own doing ever moves it.
+    /// Time of the last beat; nothing that the plane does moves it.
     pub seen_at: Timestamp,
     pub changed_at: Timestamp,
     #[serde(default)]
     pub reason: String,
-    /// Why it takes no work although it is there: its service is sick or out of reach.
+    /// Why it takes no work although it is online: its service is sick or unreachable.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unavailable_reason: String,
     #[serde(default)]
@@ -283,46 +283,46 @@ pub struct WorkerRow {
     pub went_stale: u64,
     #[serde(default)]
     pub probation: crate::probation::Probation,
-    /// How long it may be silent while it holds nothing, if it said so itself.
+    /// Silence allowed while it holds nothing, if the worker asked for a limit of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_after_millis: Option<u64>,
-    /// How well it was heard; nothing in rows of before.
+    /// Uptime history; missing in old rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<crate::reliability::Reliability>,
-    /// What the worker last said of itself: VRAM, GPU %, RAM; shown, never decided upon.
+    /// The worker's last metrics (VRAM, GPU %, RAM): shown, never used in decisions.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metrics: serde_json::Map<String, serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<crate::wire::StartCheck>,
-    /// What it holds by then is taken from it, if it is to go.
+    /// When a drain ends; attempts that still run are requeued then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_until: Option<Timestamp>,
 }
 
-/// A worker and a shape kept apart until a time.
+/// A worker blocked for a shape until a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockRow {
     pub worker: WorkerId,
     pub shape: Shape,
     pub failures: u32,
     pub until: Timestamp,
-    /// How long it lasted this time; doubles with every failed trial.
+    /// Length of the current block; doubles with every failed trial.
     pub cooldown_millis: u64,
     pub reason: String,
-    /// The workflow that failed last, to the letter.
+    /// Hash of the workflow that failed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow_hash: Option<WorkflowHash>,
 }
 
-/// A shape that fails wherever it runs.
+/// A shape that fails on several workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuarantineRow {
     pub shape: Shape,
-    /// Distinct workers it failed on since it last succeeded anywhere.
+    /// Distinct workers it failed on since its last success.
     pub failed_on: BTreeSet<WorkerId>,
-    /// Set once it is quarantined: when the next single trial may run.
+    /// Set while it is quarantined: when the next trial may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trial_at: Option<Timestamp>,
     #[serde(default)]
@@ -330,7 +330,7 @@ pub struct QuarantineRow {
     pub reason: String,
 }
 
-/// Something that happened, in the one order of all events.
+/// An event in the one sequence of all events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredEvent {
     pub seq: Sequence,
@@ -349,7 +349,7 @@ pub struct StoredEvent {
     pub detail: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Everything a plane needs to go on where another one stopped.
+/// Everything a plane needs to continue where another one stopped.
 #[derive(Clone, Debug, Default)]
 pub struct StoredState {
     /// Jobs that have not ended.
@@ -357,10 +357,10 @@ pub struct StoredState {
     pub workers: Vec<WorkerRow>,
     pub blocks: Vec<BlockRow>,
     pub quarantine: Vec<QuarantineRow>,
-    /// Those of shelves that the plane holds, in the order of their ids.
+    /// Documents of the collections that the plane holds in memory, in the order of their ids.
     pub documents: Vec<Arc<Document>>,
-    /// The newest event's place.
+    /// Sequence number of the newest event.
     pub sequence: Sequence,
-    /// The latest moment any record speaks of: time goes on from here, whatever the wall clock says.
+    /// The latest time in any record: the plane's time continues from here, even if the wall clock is behind.
     pub latest: Timestamp,
 }

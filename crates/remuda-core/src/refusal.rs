@@ -1,5 +1,5 @@
-//! Late, doubled and mistaken messages are everyday life. They get a `Refusal`, which is an answer and not an error:
-//! nothing changed, and this is why.
+//! Late, repeated and mistaken messages are normal. They get a `Refusal`, which is an answer and not an error:
+//! nothing changed, and it says why.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,31 +13,31 @@ pub enum Refusal {
     TooEarly,
     /// A newer attempt, another worker or another incarnation holds the job.
     StaleAttempt,
-    /// The job has no attempt under way.
+    /// The job has no running attempt.
     NotRunning,
     /// The job has its outcome, and an outcome never changes.
     Ended {
         state: &'static str,
     },
-    /// This very outcome is recorded already; the answer to the first report was lost.
+    /// This outcome is already recorded; the answer to the first report was lost.
     AlreadyRecorded,
     UnknownJob(JobId),
     UnknownWorker(WorkerId),
     UnknownMachine(MachineId),
     UnknownFleet(FleetId),
-    /// A rented machine's worker without the token its machine was given, or with one that was used already.
+    /// A worker of a rented machine joined without the machine's token, or with one that was already used.
     IdentityUnproven(MachineId),
-    /// The machine was given up: it is to be returned, and its worker to stop.
+    /// The machine was given up and is being returned: its worker must stop.
     MachineRetired(MachineId),
-    /// Somebody joined under this name since.
+    /// A newer incarnation joined under this name.
     StaleIncarnation {
         current: Incarnation,
     },
-    /// Overtaken by a later beat of the same worker.
+    /// A later beat of the same worker was already seen.
     StaleBeat {
         newest: u64,
     },
-    /// The plane was restarted since the worker last heard from it: beat again under this term.
+    /// The plane restarted since the worker's last reply: it must beat again with this term.
     StaleTerm {
         current: Term,
     },
@@ -46,19 +46,19 @@ pub enum Refusal {
     KeyConflict {
         job: JobId,
     },
-    /// More unfinished jobs than the plane will hold.
+    /// The plane holds the maximum of unfinished jobs.
     QueueFull {
         open_max: usize,
         retry_after: Duration,
     },
-    /// The worker is on its way out.
+    /// The worker is draining or has left.
     Leaving(WorkerId),
     MachineLeaving(MachineId),
-    /// More affinities than are kept.
+    /// The maximum of affinities is reached.
     TooManyAffinities {
         max: usize,
     },
-    /// There is nothing of that kind to lift or release.
+    /// There is no block, quarantine or affinity to remove.
     NothingToLift,
 }
 

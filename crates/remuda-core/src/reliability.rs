@@ -1,17 +1,17 @@
-//! How well a worker or a machine was heard: how long it was up, how long it was missed, how often it went stale, over
-//! the last hour, day and week.
+//! Uptime of a worker or machine over the last hour, day and week: how long it was up, how long it was missing, how
+//! often it went stale.
 //!
 //! ```text
-//!           came                     went stale (last seen then)
+//!           up                        stale (last seen then)
 //!  away ───────────▶ up since T ─────────────────────────────────▶ missed since T
 //!    ▲                │   ▲                                            │  │
-//!    └──── left ──────┘   └───────────────── came ─────────────────────┘  │
-//!    └──────────────────────────── left ──────────────────────────────────┘
+//!    └──── away ──────┘   └────────────────── up ──────────────────────┘  │
+//!    └──────────────────────────── away ──────────────────────────────────┘
 //! ```
 //!
-//! Whoever says goodbye is *away*, which counts for nothing; whoever falls silent is *missed* from its last sign of
-//! life on. What lasts is not written down until it ends, and hours that are alike are kept as one: the past of a worker
-//! that never fails takes a few bytes, that of one that always does a few hundred.
+//! A worker that left is *away*, which does not count; a silent one is *missed* since its last beat. A lasting phase
+//! is stored only when it ends, and equal hours are stored as one run: the history of a steady worker takes a few
+//! bytes, that of a flapping one a few hundred.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A week, and the hour under way.
 const HOURS_MAX: u64 = 7 * 24 + 1;
-/// The last moments at which it went stale; nobody is told only after more than this many.
-pub const MOMENTS_MAX: usize = 16;
+/// Times of the last stale events that are kept; an alert threshold cannot be higher.
+pub const STALE_TIMES_MAX: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reliability {
@@ -35,15 +35,15 @@ pub struct Reliability {
     /// Oldest first. The last is one hour, and still filling.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     hours: Vec<Hours>,
-    /// Which hour since 1970 the last one is.
+    /// The last hour's number since 1970.
     #[serde(default)]
     newest: u64,
-    /// When it was found to be stale, the last few times.
+    /// When it went stale, the last few times.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     stale_at: Vec<Timestamp>,
-    /// When somebody was last told that this is too often.
+    /// When the last alert was raised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    told_at: Option<Timestamp>,
+    alerted_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ enum Phase {
     Missed(Timestamp),
 }
 
-/// So many hours in a row, each like this.
+/// A run of equal hours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Hours {
     hours: u16,
@@ -63,26 +63,26 @@ struct Hours {
     stales: u16,
 }
 
-/// What became of a stretch of time.
+/// Figures of a time window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Heard {
-    /// Share of the time since it is known in which it was heard.
+pub struct WindowStats {
+    /// Share of the window, since it is known, in which it was up.
     pub uptime: f64,
-    /// Share of the time in which it should have been heard in which it was: without what it was away for.
+    /// The same without the time it was away.
     pub reliability: f64,
     pub went_stale: u32,
 }
 
-/// The three stretches that are shown.
+/// The windows that are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Summary {
-    pub hour: Heard,
-    pub day: Heard,
-    pub week: Heard,
+pub struct ReliabilitySummary {
+    pub hour: WindowStats,
+    pub day: WindowStats,
+    pub week: WindowStats,
 }
 
 impl Reliability {
-    /// Somebody who is heard of for the first time.
+    /// A worker or machine seen for the first time.
     pub fn new(now: Timestamp) -> Self {
         Reliability {
             known_since: now,
@@ -90,69 +90,69 @@ impl Reliability {
             hours: Vec::new(),
             newest: 0,
             stale_at: Vec::new(),
-            told_at: None,
+            alerted_at: None,
         }
     }
 
-    /// It joined, or was heard again.
-    pub fn came(&mut self, now: Timestamp) {
+    /// It joined, or beats again.
+    pub fn mark_up(&mut self, now: Timestamp) {
         match self.phase {
             Phase::Up(_) => return,
             Phase::Away => {}
-            Phase::Missed(since) => self.count(since, now, |hour, millis| hour.missed_millis += millis),
+            Phase::Missed(since) => self.add_span(since, now, |hour, millis| hour.missed_millis += millis),
         }
         self.phase = Phase::Up(now);
     }
 
-    /// It was found to be silent since `seen_at`.
-    pub fn went_stale(&mut self, now: Timestamp, seen_at: Timestamp) {
+    /// It has been silent since `seen_at`.
+    pub fn mark_stale(&mut self, now: Timestamp, seen_at: Timestamp) {
         let Phase::Up(since) = self.phase else { return };
         let seen_at = seen_at.clamp(since, now);
-        self.count(since, seen_at, |hour, millis| hour.up_millis += millis);
+        self.add_span(since, seen_at, |hour, millis| hour.up_millis += millis);
         let hour = self.hour(seen_at);
         hour.stales = hour.stales.saturating_add(1);
         self.phase = Phase::Missed(seen_at);
         self.stale_at.push(now);
-        if self.stale_at.len() > MOMENTS_MAX {
+        if self.stale_at.len() > STALE_TIMES_MAX {
             self.stale_at.remove(0);
         }
     }
 
-    /// It said goodbye, or somebody said it for it: nobody misses it from here on.
-    pub fn left(&mut self, now: Timestamp) {
+    /// It left, or an operator removed it: it is not missed from now on.
+    pub fn mark_away(&mut self, now: Timestamp) {
         match self.phase {
-            Phase::Up(since) => self.count(since, now, |hour, millis| hour.up_millis += millis),
-            Phase::Missed(since) => self.count(since, now, |hour, millis| hour.missed_millis += millis),
+            Phase::Up(since) => self.add_span(since, now, |hour, millis| hour.up_millis += millis),
+            Phase::Missed(since) => self.add_span(since, now, |hour, millis| hour.missed_millis += millis),
             Phase::Away => {}
         }
         self.phase = Phase::Away;
     }
 
-    /// How often it went stale within the last hour, as far as that is remembered.
+    /// Stale events within the last hour, as far as they are kept.
     pub fn stale_last_hour(&self, now: Timestamp) -> usize {
         self.stale_at.iter().filter(|at| now.since(**at) < HOUR).count()
     }
 
-    /// Whether it goes stale so often that somebody should look.
+    /// Whether it goes stale so often that an operator should look.
     pub fn is_unreliable(&self, now: Timestamp, flaps_before_alert: u32) -> bool {
         self.stale_last_hour(now) >= flaps_before_alert.max(1) as usize
     }
 
-    /// Whether that is worth telling now: once in an hour.
-    pub fn tells(&mut self, now: Timestamp, flaps_before_alert: u32) -> bool {
-        let is_told = self.told_at.is_some_and(|at| now.since(at) < HOUR);
-        let tells = !is_told && self.is_unreliable(now, flaps_before_alert);
-        if tells {
-            self.told_at = Some(now);
+    /// Whether to raise an alert now: at most once an hour.
+    pub fn take_alert(&mut self, now: Timestamp, flaps_before_alert: u32) -> bool {
+        let is_recent = self.alerted_at.is_some_and(|at| now.since(at) < HOUR);
+        let is_due = !is_recent && self.is_unreliable(now, flaps_before_alert);
+        if is_due {
+            self.alerted_at = Some(now);
         }
-        tells
+        is_due
     }
 
-    pub fn summary(&self, now: Timestamp) -> Summary {
-        Summary { hour: self.over(now, HOUR), day: self.over(now, DAY), week: self.over(now, WEEK) }
+    pub fn summary(&self, now: Timestamp) -> ReliabilitySummary {
+        ReliabilitySummary { hour: self.window_stats(now, HOUR), day: self.window_stats(now, DAY), week: self.window_stats(now, WEEK) }
     }
 
-    fn over(&self, now: Timestamp, window: Duration) -> Heard {
+    fn window_stats(&self, now: Timestamp, window: Duration) -> WindowStats {
         let from = now.minus(window).max(self.known_since);
         let (mut up, mut missed, mut stales) = (0.0, 0.0, 0);
         let written_until = match self.phase {
@@ -164,7 +164,7 @@ impl Reliability {
             for _ in 0..run.hours {
                 let begin = Timestamp::from_millis(hour * HOUR_MILLIS);
                 let (begin, end) = (begin.max(self.known_since), begin.plus(HOUR).min(written_until));
-                // An hour that is only half within counts half: when in it something happened is not known any more.
+                // An hour that is half inside the window counts half: its details are not kept.
                 let share = share(end.since(begin.max(from)), end.since(begin));
                 up += f64::from(run.up_millis) * share;
                 missed += f64::from(run.missed_millis) * share;
@@ -181,15 +181,15 @@ impl Reliability {
         let known = now.since(from).as_millis() as f64;
         let of = |part: f64, whole: f64| if whole > 0.0 { rounded((part / whole).min(1.0)) } else { 1.0 };
         let lately = u32::try_from(self.stale_last_hour(now)).unwrap_or(u32::MAX);
-        Heard {
+        WindowStats {
             uptime: of(up, known),
             reliability: of(up, up + missed),
             went_stale: if window <= HOUR { lately } else { stales.max(lately) },
         }
     }
 
-    /// Puts a stretch of time into the hours it lies in.
-    fn count(&mut self, from: Timestamp, until: Timestamp, add: impl Fn(&mut Hours, u32)) {
+    /// Adds a time span to its hours.
+    fn add_span(&mut self, from: Timestamp, until: Timestamp, add: impl Fn(&mut Hours, u32)) {
         let mut from = from.max(until.minus(WEEK));
         while from < until {
             let next = Timestamp::from_millis((from.as_millis() / HOUR_MILLIS + 1) * HOUR_MILLIS);
@@ -199,7 +199,7 @@ impl Reliability {
         }
     }
 
-    /// The hour in which `at` lies; what comes late counts in the newest there is.
+    /// The hour of `at`; a late entry counts in the newest hour.
     fn hour(&mut self, at: Timestamp) -> &mut Hours {
         const EMPTY: Hours = Hours { hours: 1, up_millis: 0, missed_millis: 0, stales: 0 };
         let hour = at.as_millis() / HOUR_MILLIS;
@@ -214,7 +214,7 @@ impl Reliability {
         self.hours.last_mut().expect("there is one at least")
     }
 
-    /// The newest hour is over: if it was like those before it, it goes with them. What is older than a week goes.
+    /// The newest hour is over: merged with the previous run if equal. Hours older than a week are dropped.
     fn pack(&mut self) {
         if let [.., before, last] = &mut self.hours[..] {
             let is_alike = Hours { hours: last.hours, ..*before } == *last;
@@ -241,7 +241,7 @@ fn share(part: Duration, whole: Duration) -> f64 {
     if whole.is_zero() { 0.0 } else { part.as_secs_f64() / whole.as_secs_f64() }
 }
 
-/// Four digits are more than anyone reads.
+/// Four digits are enough.
 fn rounded(share: f64) -> f64 {
     (share * 10_000.0).round() / 10_000.0
 }
@@ -250,7 +250,7 @@ fn rounded(share: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Somewhere within an hour, as anything begins.
+    /// A time that is not on the hour.
     const BEGAN: u64 = 1_000_000_000;
 
     fn at(seconds: u64) -> Timestamp {
@@ -271,11 +271,11 @@ mod tests {
         let mut it = Reliability::new(at(0));
         for (second, what) in story {
             match what {
-                Come => it.came(at(*second)),
-                Stale(silent) => it.went_stale(at(*second), at(second - silent)),
-                Leave => it.left(at(*second)),
+                Come => it.mark_up(at(*second)),
+                Stale(silent) => it.mark_stale(at(*second), at(second - silent)),
+                Leave => it.mark_away(at(*second)),
                 Look(uptime, reliability, lately, daily) => {
-                    let Summary { hour, day, .. } = it.summary(at(*second));
+                    let ReliabilitySummary { hour, day, .. } = it.summary(at(*second));
                     let seen = (day.uptime * 100.0, day.reliability * 100.0, hour.went_stale, day.went_stale);
                     let is_near = (seen.0 - uptime).abs() < 0.5 && (seen.1 - reliability).abs() < 0.5;
                     assert!(is_near && (seen.2, seen.3) == (*lately, *daily), "{seen:?} at {second} s");
@@ -290,7 +290,7 @@ mod tests {
     fn who_is_always_there_is_all_up_and_takes_no_room() {
         check(&[(0, Look(100.0, 100.0, 0, 0)), (5000, Come), (86_400, Look(100.0, 100.0, 0, 0))]);
         let mut steady = Reliability::new(at(0));
-        steady.went_stale(at(6 * 86_400), at(6 * 86_400 - 90));
+        steady.mark_stale(at(6 * 86_400), at(6 * 86_400 - 90));
         assert!(serde_json::to_string(&steady).unwrap().len() < 400, "alike hours are one");
     }
 
@@ -311,8 +311,8 @@ mod tests {
     fn what_is_older_than_the_window_does_not_count() {
         check(&[(100, Stale(90)), (3700, Come), (86_400 + 7200, Look(100.0, 100.0, 0, 0))]);
         let mut it = Reliability::new(at(0));
-        it.went_stale(at(100), at(10));
-        it.came(at(3700));
+        it.mark_stale(at(100), at(10));
+        it.mark_up(at(3700));
         let week = it.summary(at(7 * 86_400 - 600)).week;
         assert_eq!(week.went_stale, 1);
         assert!(week.uptime < 0.995, "{week:?}");
@@ -323,9 +323,9 @@ mod tests {
         let mut it = Reliability::new(at(0));
         let mut told = Vec::new();
         for n in 1..=(8 * 24 * 6_u64) {
-            it.went_stale(at(n * 600 - 90), at(n * 600 - 180));
-            told.extend(it.tells(at(n * 600 - 90), 3).then_some(n));
-            it.came(at(n * 600));
+            it.mark_stale(at(n * 600 - 90), at(n * 600 - 180));
+            told.extend(it.take_alert(at(n * 600 - 90), 3).then_some(n));
+            it.mark_up(at(n * 600));
         }
         assert_eq!(told[..3], [3, 9, 15], "the third, and then once an hour");
         assert!(it.is_unreliable(at(8 * 86_400), 3) && !it.is_unreliable(at(8 * 86_400 + 3600), 3));
@@ -338,9 +338,9 @@ mod tests {
     #[test]
     fn a_long_absence_leaves_nothing_of_what_was_before() {
         let mut it = Reliability::new(at(0));
-        it.went_stale(at(100), at(10));
-        it.came(at(30 * 86_400));
-        it.went_stale(at(30 * 86_400 + 100), at(30 * 86_400 + 10));
+        it.mark_stale(at(100), at(10));
+        it.mark_up(at(30 * 86_400));
+        it.mark_stale(at(30 * 86_400 + 100), at(30 * 86_400 + 10));
         assert_eq!(it.summary(at(30 * 86_400 + 200)).week.went_stale, 1);
     }
 }

@@ -1,5 +1,5 @@
-//! How long a job waits before its next attempt: doubling, with full jitter, so that what failed together does not
-//! come back together. The luck comes from outside: it is in the job's id.
+//! Backoff of retries: doubling, with full jitter, so that jobs that failed together do not retry together. The
+//! jitter comes from the job's id, so this stays deterministic.
 
 use std::time::Duration;
 

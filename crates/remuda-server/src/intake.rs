@@ -10,7 +10,7 @@ use std::time::Duration;
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
 use remuda_core::need::Requirements;
 use remuda_core::options::{JobOptions, RequestedOptions};
-use remuda_core::plane::{Known, PlaneAnswer, PlaneEvent, Submission};
+use remuda_core::plane::{KnownKey, PlaneAnswer, PlaneEvent, JobSubmission};
 use remuda_core::record::IdempotencyKey;
 use remuda_core::workflow::{self, ExaminedWorkflow, InvalidWorkflow, WorkflowLimits};
 use remuda_store::blobs::{BlobError, BlobHash, BlobStore, find_blob_hashes};
@@ -147,7 +147,7 @@ impl Intake {
         &self,
         mut request: SubmitFields,
         mut examined: ExaminedWorkflow,
-    ) -> Result<Submission, IntakeError> {
+    ) -> Result<JobSubmission, IntakeError> {
         if !request.attachments.is_empty() {
             request.workflow =
                 attach::attach(&request.workflow, &request.attachments).map_err(IntakeError::Invalid)?;
@@ -186,7 +186,7 @@ impl Intake {
         // Covers all fields, so that the same key with another request is detected.
         let fingerprint = Hash::digest(fingerprint.as_bytes());
         let (key, known) = self.find_known(&request.tenant, request.idempotency_key, fingerprint).await?;
-        Ok(Submission {
+        Ok(JobSubmission {
             id: self.plane.new_job_id(),
             tenant: request.tenant,
             priority: request.priority,
@@ -210,18 +210,18 @@ impl Intake {
         tenant: &Tenant,
         key: Option<String>,
         fingerprint: Hash,
-    ) -> Result<(Option<IdempotencyKey>, Option<Known>), IntakeError> {
+    ) -> Result<(Option<IdempotencyKey>, Option<KnownKey>), IntakeError> {
         let Some(key) = key else { return Ok((None, None)) };
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(IntakeError::Invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
         }
         let known = self.store.job_by_key(tenant, &key).await?;
-        let known = known.map(|(job, fingerprint)| Known { job, fingerprint });
+        let known = known.map(|(job, fingerprint)| KnownKey { job, fingerprint });
         Ok((Some(IdempotencyKey { key, fingerprint }), known))
     }
 }
 
-async fn commit(plane: &PlaneHandle, submission: Submission) -> Result<Submitted, IntakeError> {
+async fn commit(plane: &PlaneHandle, submission: JobSubmission) -> Result<Submitted, IntakeError> {
     match plane.request(PlaneEvent::Submit(Box::new(submission))).await? {
         PlaneAnswer::Accepted { job, created } => Ok(Submitted { job, created }),
         answer => Err(IntakeError::Invalid(format!("unexpected answer of the plane: {answer:?}"))),

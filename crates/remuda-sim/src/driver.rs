@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use remuda_core::id::{FleetId, Term, WorkerId};
-use remuda_core::plane::{Known, Plane};
+use remuda_core::plane::{KnownKey, Plane};
 use remuda_core::provider;
 use remuda_core::record::Record;
 use remuda_core::time::Timestamp;
@@ -33,7 +33,7 @@ pub(crate) struct Driver {
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) call: PlaneCall,
-    pub(crate) known: Option<Known>,
+    pub(crate) known: Option<KnownKey>,
     pub(crate) at: u64,
 }
 

@@ -217,7 +217,7 @@ impl WorkflowPool {
         let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         let workers = self.inner.servers.len();
         let read = move |plane: &remuda_core::plane::Plane, _| {
-            let running: usize = plane.workers().map(|worker| worker.holds.len()).sum();
+            let running: usize = plane.workers().map(|worker| worker.assignments.len()).sum();
             let workers_online = plane.workers().filter(|worker| is_online(worker)).count();
             let queued = plane.open_jobs().saturating_sub(running);
             WorkflowPoolStats { queued, running, workers, workers_online, ..WorkflowPoolStats::default() }
@@ -239,7 +239,7 @@ impl WorkflowPool {
                     } else {
                         it.unavailable_reason.clone()
                     },
-                    running: it.holds.keys().copied().collect(),
+                    running: it.assignments.keys().copied().collect(),
                     completed: it.tally.completed,
                     failed: it.tally.failed,
                     worker,

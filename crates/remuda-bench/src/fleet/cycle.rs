@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Hash, JobId, MachineId, Term};
-use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, Submission};
+use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, JobSubmission};
 use remuda_core::record::StoredState;
 use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::settings::Settings;
@@ -89,7 +89,7 @@ fn join(plane: &mut Plane, n: usize, is_rented: bool) -> anyhow::Result<()> {
 }
 
 fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
-    let submission = Submission {
+    let submission = JobSubmission {
         id: JobId::from_u128(u128::from(n) + 1),
         tenant: if n.is_multiple_of(2) { "a" } else { "b" }.parse()?,
         priority: 0,

@@ -77,7 +77,7 @@ impl Cycle<'_> {
             self.held_back.push(format!("{reason}, {count} can be paid for: {why}"));
             allowed = *count;
         }
-        let trials = creation.room(self.now, self.count(WorkerState::Spawning) + self.spawned);
+        let trials = creation.creations_max(self.now, self.count(WorkerState::Spawning) + self.spawned);
         if let Some(brake) = creation.reason(self.now).filter(|_| trials < allowed) {
             self.held_back.push(format!("{reason}, {trials} may be created: {brake}"));
             allowed = trials;

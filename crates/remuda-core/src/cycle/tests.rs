@@ -64,7 +64,7 @@ fn fleet(queued: u32, workers: impl IntoIterator<Item = WorkerView>) -> FleetSna
 fn mass_loss() -> MassLoss {
     let mut brake = MassLoss::default();
     for n in 0..3 {
-        brake.silent(ago(60), &format!("lost-{n}").parse().unwrap(), 0, &Settings::default());
+        brake.record_loss(ago(60), &format!("lost-{n}").parse().unwrap(), 0, &Settings::default());
     }
     brake
 }

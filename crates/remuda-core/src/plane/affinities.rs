@@ -1,6 +1,6 @@
-//! What operators wish for shapes: set, removed, and looked at when a job is placed.
+//! Operators' placement rules for shapes: set, removed, and applied when a job is assigned.
 
-use super::{About, Plane, PlaneAnswer, detail};
+use super::{EventSubject, Plane, PlaneAnswer, detail};
 use crate::affinity::{AFFINITIES_MAX, Affinity};
 use crate::document::Collection;
 use crate::id::{Shape, WorkerId};
@@ -28,7 +28,7 @@ impl Plane {
             ("preferred", names(&affinity.preferred).into()),
             ("excluded", names(&affinity.excluded).into()),
         ]);
-        self.happened(now, "affinity:set", About::default(), change);
+        self.publish(now, "affinity:set", EventSubject::default(), change);
         self.affinities.set(shape, affinity);
         self.needs_assign = true;
         Ok(PlaneAnswer::Done)
@@ -41,17 +41,17 @@ impl Plane {
         self.records
             .push(Record::DocumentDeleted { collection: Collection::Affinity, id: shape.to_string() });
         let change = detail([("shape", shape.to_string().into())]);
-        self.happened(now, "affinity:removed", About::default(), change);
+        self.publish(now, "affinity:removed", EventSubject::default(), change);
         self.needs_assign = true;
         Ok(PlaneAnswer::Done)
     }
 
-    /// Whether an operator keeps this shape away from this worker.
+    /// Whether an operator excluded this worker for this shape.
     pub(super) fn is_excluded(&self, shape: &Shape, worker: &WorkerId) -> bool {
         self.affinities.get(shape).is_some_and(|affinity| affinity.excluded.contains(worker))
     }
 
-    /// The best of those that the job, or else its shape, would rather run on and that could take it now.
+    /// The best free worker among those preferred by the job or, failing that, by its shape.
     pub(super) fn preferred_worker(&self, now: Timestamp, job: &Job) -> Option<WorkerId> {
         let own = job.options().map(|options| &options.preferred);
         let of_shape = self.affinities.get(&job.kind.shape).map(|affinity| &affinity.preferred);

@@ -1,11 +1,11 @@
-//! How an attempt begins and ends, and everything that follows from its end: the job's next turn, the pair's block,
-//! the shape's entry, the worker's standing.
+//! Start and end of an attempt, and the consequences of its end: retry or outcome of the job, block of the worker for
+//! the shape, quarantine of the shape, probation of the worker.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{About, Plane, PlaneEffect, detail};
+use super::{EventSubject, Plane, PlaneEffect, detail};
 use crate::alarm::Alarm;
 use crate::block::Block;
 use crate::cause::Cause;
@@ -20,32 +20,32 @@ use crate::time::Timestamp;
 use crate::webhook::WebhookDelivery;
 use crate::wire::{AttemptOutcome, FinishedAttempt};
 
-/// Nothing was returned: still a result, and a valid one.
+/// A completed job without a returned value still has a result.
 const NO_RESULT: &str = "null";
 
-/// What the end of an attempt says beyond its cause.
+/// Whom the end of an attempt counts against, beyond its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blame {
-    /// It never began there, or ended for reasons that have nothing to do with it.
-    Nobody,
-    /// The worker and the shape together.
+    /// Nothing: the attempt never started there, or ended for unrelated reasons.
+    Unrelated,
+    /// This worker together with this shape.
     Pair,
-    /// The worker went down with it.
+    /// The job took the worker down.
     Crashed,
 }
 
 impl Plane {
-    /// Gives a waiting job to a worker. The attempt is stored before anyone is told of it.
+    /// Assigns a waiting job to a worker. The attempt is stored before the worker receives the order.
     pub(super) fn start(&mut self, now: Timestamp, id: JobId, worker_id: &WorkerId) {
         let price = self.slot_price(worker_id);
         let worker = self.workers.get_mut(worker_id).expect("routing chose a worker that is there");
         let job = self.jobs.get_mut(&id).expect("routing chose a job that is there");
-        self.queue.served(super::place(job));
-        self.queue.remove(super::place(job));
+        self.queue.record_served(super::queue_entry(job));
+        self.queue.remove(super::queue_entry(job));
         let event = JobEvent::Start { worker: worker_id.clone(), incarnation: worker.incarnation, price };
         job.apply(now, event, &self.settings).expect("routing chose a job that may start");
-        worker.hold(now, job, &self.settings);
-        // A trial is for one: others stop waiting for this worker.
+        worker.add_assignment(now, job, &self.settings);
+        // Only one job may be the trial; the others stop waiting for this worker.
         self.needs_assign |= self.blocks.started(worker_id, &job.kind.shape, id);
         self.quarantine.started(&job.kind.shape, id);
         self.alarms.set(Alarm::Job(id), job.wake_at(now));
@@ -56,12 +56,12 @@ impl Plane {
         let start_limit = job.options().and_then(|options| options.start_limit);
         let attempt = detail([("attempt", job.attempt().0.into())]);
         self.records.push(Record::JobStatus { job: id, status });
-        self.tell(now, "job:started", id, Some(worker_id), attempt);
+        self.publish_job(now, "job:started", id, Some(worker_id), attempt);
         self.tighten_alarm(now, worker_id, start_limit);
         self.update_free(now, worker_id);
     }
 
-    /// What a worker says became of an attempt; applied only if its fence is the job's current one.
+    /// Applies a worker's report on an attempt, if its fence is still the job's current one.
     pub(super) fn finish(
         &mut self,
         now: Timestamp,
@@ -78,10 +78,10 @@ impl Plane {
         match finished.outcome {
             AttemptOutcome::Completed => self.complete(now, worker, fence, finished),
             AttemptOutcome::Failed => {
-                let message = said(&finished.message, "failed without a word");
+                let message = message_or(&finished.message, "failed without a word");
                 let (blame, retry_class) = match finished.fault {
                     Some(ServiceFault::Died) => (Blame::Crashed, RetryClass::Retry),
-                    Some(fault) if fault.is_final() => (Blame::Nobody, RetryClass::Never),
+                    Some(fault) if fault.is_final() => (Blame::Unrelated, RetryClass::Never),
                     Some(ServiceFault::Memory) => {
                         let size = self.workers.get(worker).and_then(|worker| worker.offer.vram_bytes);
                         (Blame::Pair, RetryClass::NeedsMoreMemory(size.unwrap_or(0)))
@@ -91,17 +91,17 @@ impl Plane {
                 self.fail_with(now, fence, cause, message, blame, retry_class)
             }
             AttemptOutcome::Cancelled => {
-                let message = said(&finished.message, "the worker stopped it");
-                self.fail(now, fence, Cause::Provider, message, Blame::Nobody)
+                let message = message_or(&finished.message, "the worker stopped it");
+                self.fail(now, fence, Cause::Provider, message, Blame::Unrelated)
             }
             AttemptOutcome::Rejected => {
                 let worker = self.workers.get_mut(worker).expect("the holder is there");
-                // What it was told to stop took its room as well.
-                let taken = worker.holds.len().saturating_sub(1) + worker.cancels.len();
+                // Attempts that are being cancelled occupied slots as well.
+                let taken = worker.assignments.len().saturating_sub(1) + worker.cancels.len();
                 let room = u32::try_from(taken).unwrap_or(u32::MAX);
-                worker.slots_seen = Some(room.max(1));
-                let message = said(&finished.message, "the worker had no room");
-                self.fail(now, fence, Cause::Worker, message, Blame::Nobody)
+                worker.slots_observed = Some(room.max(1));
+                let message = message_or(&finished.message, "the worker had no room");
+                self.fail(now, fence, Cause::Worker, message, Blame::Unrelated)
             }
         }
     }
@@ -132,9 +132,9 @@ impl Plane {
         let took = now.since(started_at);
         let worker = self.workers.get_mut(worker_id).expect("the holder is there");
         worker.release(now, &fence.job);
-        worker.ran(&shape, took);
-        worker.tally.completed += 1;
-        worker.tally.busy_millis += u64::try_from(took.as_millis()).unwrap_or(0);
+        worker.record_duration(&shape, took);
+        worker.counts.completed += 1;
+        worker.counts.busy_millis += u64::try_from(took.as_millis()).unwrap_or(0);
         worker.probation.succeeded();
         if let Some(block) = self.blocks.succeeded(worker_id, &shape) {
             self.unblocked(now, worker_id, *shape, &block, "it succeeded");
@@ -151,13 +151,13 @@ impl Plane {
         Ok(())
     }
 
-    /// An attempt that is lost rather than reported: nobody will come back with an answer that counts.
+    /// Fails an attempt that was lost rather than reported; a later report on it will be refused.
     pub(super) fn lose(&mut self, now: Timestamp, id: JobId, cause: Cause, message: String, blame: Blame) {
         let Some(job) = self.jobs.get(&id) else { return };
         let JobState::Running { worker, incarnation, .. } = job.state() else { return };
         let (worker, fence) = (worker.clone(), job.fence(*incarnation));
         if let Some(worker) = self.workers.get_mut(&worker) {
-            worker.tally.lost += 1;
+            worker.counts.lost += 1;
         }
         self.fail(now, fence, cause, message, blame).expect("the current attempt can be lost");
     }
@@ -204,12 +204,12 @@ impl Plane {
         ]);
         if let Some(worker) = self.workers.get_mut(&worker_id) {
             worker.release(now, &id);
-            worker.tally.failed += u64::from(cause.is_job_fault() || cause == Cause::Service);
+            worker.counts.failed += u64::from(cause.is_job_fault() || cause == Cause::Service);
         }
-        if blame == Blame::Nobody || !cause.blames_pair() {
-            self.say_nothing(&worker_id, shape, id);
+        if blame == Blame::Unrelated || !cause.blames_pair() {
+            self.release_trials(&worker_id, shape, id);
         } else {
-            self.draw_conclusions(now, &worker_id, shape, id, cause, &message);
+            self.apply_evidence(now, &worker_id, shape, id, cause, &message);
         }
         match retries {
             Some(not_before) => self.wait_for_retry(now, id, not_before, why),
@@ -226,21 +226,22 @@ impl Plane {
         let worker = job.attempts().last().map(|last| last.worker.clone());
         self.alarms.set(Alarm::Job(id), wake_at);
         self.records.push(Record::JobStatus { job: id, status });
-        self.tell(now, "job:retrying", id, worker.as_ref(), why);
+        self.publish_job(now, "job:retrying", id, worker.as_ref(), why);
         if not_before <= now {
             self.ready(now, id);
         }
     }
 
-    /// The attempt ended without saying anything about the pair or the shape: if it was a trial, another may be.
-    pub(super) fn say_nothing(&mut self, worker: &WorkerId, shape: Shape, job: JobId) {
+    /// The attempt ended without evidence about the pair or the shape: if it was a trial, another job may be the
+    /// trial.
+    pub(super) fn release_trials(&mut self, worker: &WorkerId, shape: Shape, job: JobId) {
         self.blocks.released(worker, &shape, job);
         self.quarantine.released(&shape, job);
         self.needs_assign = true;
     }
 
-    /// What a failure says about the pair, the shape and the worker, beyond the job itself.
-    fn draw_conclusions(
+    /// Applies a failure to block, quarantine and probation.
+    fn apply_evidence(
         &mut self,
         now: Timestamp,
         worker: &WorkerId,
@@ -252,11 +253,11 @@ impl Plane {
         match self.quarantine.failed(now, &shape, worker, job, message, &self.settings) {
             QuarantineVerdict::Noted => {
                 self.store_quarantine(shape);
-                // In quarantine it is the shape that is kept away, not the worker.
+                // In quarantine the shape is held back, so its workers are not blocked.
                 let is_quarantined = self.quarantine.get(&shape).is_some_and(QuarantineEntry::is_quarantined);
-                // What was not the workflow's own fault has been seen to by then, and nobody else could take it.
+                // The cause was outside the workflow and is repaired by now, and no other worker could take the job.
                 let is_spared = self.settings.exempt_sole_worker || !cause.is_job_fault();
-                if is_quarantined || is_spared && self.is_alone(worker) {
+                if is_quarantined || is_spared && self.is_only_worker(worker) {
                     self.blocks.released(worker, &shape, job);
                 } else {
                     self.block(now, worker, shape, job, message);
@@ -278,7 +279,7 @@ impl Plane {
             self.store_worker(now, worker);
             self.watch_worker(now, worker);
             let state = detail([("state", "probation".into()), ("until", until)]);
-            self.worker_news(now, "worker:state", worker, state);
+            self.publish_worker(now, "worker:state", worker, state);
         }
         if let Some(forgotten) = self.quarantine.trim(self.settings.blocks_max) {
             self.records.push(Record::QuarantineLifted { shape: forgotten });
@@ -287,8 +288,8 @@ impl Plane {
         }
     }
 
-    /// Whether there is nobody else: then a block would only make everyone wait, and keep nobody from anything.
-    fn is_alone(&self, worker: &WorkerId) -> bool {
+    /// Whether it is the only worker: a block would then delay every job and protect none.
+    fn is_only_worker(&self, worker: &WorkerId) -> bool {
         self.workers.values().all(|other| other.id == *worker || other.state == WorkerState::Terminated)
     }
 
@@ -297,13 +298,13 @@ impl Plane {
         let Some(workflow_hash) = self.jobs.get(&job).map(|job| job.workflow_hash) else { return };
         let block = self.blocks.failed(now, worker, &shape, (job, workflow_hash), message, &self.settings);
         let (row, is_blocked) = (block.row(worker, &shape), block.is_blocked());
-        let (until, mut why) = (row.until, pair(shape, block));
+        let (until, mut why) = (row.until, block_detail(shape, block));
         self.records.push(Record::Block(row));
         if is_blocked && !was_blocked {
             self.needs_assign = true;
             self.alarms.set(Alarm::Block(worker.clone(), shape), Some(until));
             why.extend(detail([("until", until.to_string().into()), ("reason", message.into())]));
-            self.tell(now, "client:blocked_workflow", job, Some(worker), why);
+            self.publish_job(now, "client:blocked_workflow", job, Some(worker), why);
         }
         if self.blocks.len() > self.settings.blocks_max
             && let Some((worker, shape)) = self.blocks.first_to_end()
@@ -314,7 +315,7 @@ impl Plane {
         }
     }
 
-    /// The shape itself is suspect: the workers are cleared of it.
+    /// The shape itself is suspect: blocks of workers for it are lifted.
     fn quarantine_shape(
         &mut self,
         now: Timestamp,
@@ -339,7 +340,7 @@ impl Plane {
                 ("failed_on", failed_on.clone().into()),
                 ("trial_at", trial_at.to_string().into()),
             ]);
-            self.happened(now, "workflow:quarantined", About::default(), why);
+            self.publish(now, "workflow:quarantined", EventSubject::default(), why);
         }
         if is_hopeless {
             let names: Vec<_> = failed_on.iter().filter_map(Value::as_str).collect();
@@ -349,8 +350,8 @@ impl Plane {
                 shape.short(),
                 names.join(", ")
             );
-            for job in self.queue.of_shape(&shape) {
-                self.condemn(now, job, message.clone());
+            for job in self.queue.jobs_of_shape(&shape) {
+                self.fail_quarantined(now, job, message.clone());
             }
         }
     }
@@ -367,13 +368,13 @@ impl Plane {
         self.alarms.set(Alarm::Shape(shape), None);
         if entry.is_quarantined() {
             let why = detail([("shape", shape.to_string().into()), ("reason", reason.into())]);
-            self.happened(now, "workflow:released", About::default(), why);
+            self.publish(now, "workflow:released", EventSubject::default(), why);
             self.needs_assign = true;
         }
         true
     }
 
-    /// The block is forgotten; the record and the news of it.
+    /// Records and publishes the end of a block.
     pub(super) fn unblocked(
         &mut self,
         now: Timestamp,
@@ -384,16 +385,16 @@ impl Plane {
     ) {
         self.records.push(Record::BlockLifted { worker: worker.clone(), shape });
         self.alarms.set(Alarm::Block(worker.clone(), shape), None);
-        // Who was only counted was never kept apart, and is not let go.
+        // A pair below the failure limit was never blocked, so nothing is published.
         if !block.is_or_was_blocked() {
             return;
         }
-        let mut why = pair(shape, block);
+        let mut why = block_detail(shape, block);
         why.insert("reason".to_owned(), reason.into());
-        self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
+        self.publish(now, "client:unblocked_workflow", EventSubject::worker(worker), why);
     }
 
-    /// A job has its outcome: it leaves memory, and only the recent past remembers it.
+    /// The job has its outcome: it leaves memory, and only the list of recent outcomes knows it.
     pub(super) fn ended(
         &mut self,
         now: Timestamp,
@@ -404,7 +405,7 @@ impl Plane {
         let Some(job) = self.jobs.remove(&id) else { return };
         let status = job.status(now);
         debug_assert!(matches!(job.state(), JobState::Ended(_)));
-        self.queue.remove(super::place(&job));
+        self.queue.remove(super::queue_entry(&job));
         self.alarms.set(Alarm::Job(id), None);
         if let Some(forgotten) = self.ended.insert(&job, status.state.name()) {
             self.keys.remove(&forgotten);
@@ -423,11 +424,11 @@ impl Plane {
             self.records.push(Record::Document(news.document()));
             self.effects.push(PlaneEffect::WebhookQueued);
         }
-        self.happened(now, name, About { job: Some(&job), worker: worker.as_ref(), ended: None }, detail);
+        self.publish(now, name, EventSubject { job: Some(&job), worker: worker.as_ref(), ended: None }, detail);
     }
 
-    /// `happened`, about a job that is in memory.
-    fn tell(
+    /// `publish`, for a job that is in memory.
+    fn publish_job(
         &mut self,
         now: Timestamp,
         name: &'static str,
@@ -436,13 +437,13 @@ impl Plane {
         detail: Map<String, Value>,
     ) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let about = worker.map_or(About::job(job), |worker| About::both(job, worker));
-        super::note(&mut self.sequence, &mut self.records, now, name, about, detail);
+        let about = worker.map_or(EventSubject::job(job), |worker| EventSubject::both(job, worker));
+        super::record_event(&mut self.sequence, &mut self.records, now, name, about, detail);
     }
 }
 
-/// What people are told of a worker and a shape that fail together.
-pub(super) fn pair(shape: Shape, block: &Block) -> Map<String, Value> {
+/// Event detail of a worker and a shape that fail together.
+pub(super) fn block_detail(shape: Shape, block: &Block) -> Map<String, Value> {
     let workflow_hash = block.workflow_hash.map_or(Value::Null, |hash| hash.to_string().into());
     detail([
         ("shape", shape.to_string().into()),
@@ -451,7 +452,7 @@ pub(super) fn pair(shape: Shape, block: &Block) -> Map<String, Value> {
     ])
 }
 
-fn said(message: &str, otherwise: &str) -> String {
+fn message_or(message: &str, otherwise: &str) -> String {
     if message.is_empty() { otherwise.to_owned() } else { message.to_owned() }
 }
 

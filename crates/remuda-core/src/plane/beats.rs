@@ -1,12 +1,12 @@
-//! What a beat means: it names all the worker holds, so what the plane believes in and a beat does not name is lost, and
-//! what it names and the plane does not believe in is cancelled.
+//! Reconciliation of a beat: it lists every attempt the worker holds. An attempt that the plane assigned and the beat
+//! omits is lost; an attempt that the beat lists and the plane does not know is cancelled.
 
 use std::collections::BTreeSet;
 
 use serde_json::Map;
 
 use super::attempts::Blame;
-use super::reliability::Went;
+use super::reliability::PresenceChange;
 use super::{Plane, PlaneAnswer, PlaneEffect, detail};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
@@ -18,17 +18,18 @@ use crate::time::Timestamp;
 use crate::wire::{
     AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartCheck, StartOrder,
 };
-use crate::worker::{Hold, Stop, Worker};
+use crate::worker::{Assignment, PendingCancel, Worker};
 
-/// A worker's row is written at most this often for beats alone.
+/// A worker's row is stored at most this often because of beats alone.
 const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
-/// And at most this often for what became of its attempts: so much of the tally a crash may forget.
-const TALLY_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
-/// How often a worker is told to start something before it counts as not taken on: while our store is slow an answer
-/// comes late, and a beat with progress and one with news may each overtake one.
-const TELLS_MIN: u32 = 3;
-/// Beats that gathered while we were busy are answered together, and count as told once: so often a busy worker beats.
-const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
+/// And at most this often because of its counters: a crash may lose this much of them.
+const COUNTS_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Start orders sent before the attempt counts as never received. While the store is slow a reply comes late, and a
+/// beat with progress and one with results may each overtake one.
+const SENDS_MIN: u32 = 3;
+/// Beats that queued up while the plane was busy are answered together and count as one order sent: a busy worker
+/// beats this often.
+const RESEND_AFTER: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Plane {
     pub(super) fn beat(
@@ -37,13 +38,14 @@ impl Plane {
         id: &WorkerId,
         token_hash: Hash,
         beat: &Beat,
-        waits: bool,
+        long_poll: bool,
     ) -> Result<PlaneAnswer, Refusal> {
         let term = self.term;
-        // Asked before the token, which changed with it: whoever was replaced should hear that, not that it lies.
+        // Checked before the token, which changed with the incarnation: a replaced worker should learn that, not that
+        // its token is wrong.
         match self.workers.get(id).map(|worker| worker.incarnation) {
             Some(current) if beat.incarnation < current => return Err(Refusal::StaleIncarnation { current }),
-            // From our own future: our store was put back from a backup. It is to join again.
+            // An incarnation from the future: the store was restored from a backup. The worker must join again.
             Some(current) if beat.incarnation > current => return Err(Refusal::UnknownWorker(id.clone())),
             Some(_) | None => {}
         }
@@ -52,11 +54,12 @@ impl Plane {
             return Err(Refusal::StaleIncarnation { current: worker.incarnation });
         }
         if worker.has_left {
-            // Overtaken by its goodbye: it does not come back to life. If it is there after all, it joins.
+            // The worker left after sending this beat: it does not come back to life. If it is still running, it
+            // joins again.
             return Err(Refusal::UnknownWorker(id.clone()));
         }
         if beat.term != term {
-            // It may be news from before our restart, or a copy of it: no evidence of anything.
+            // The beat may be from before the restart, or a copy of one: it is no evidence of anything.
             return Ok(PlaneAnswer::Reply(BeatReply { term, beat_again: true, ..BeatReply::default() }));
         }
         if beat.seq <= worker.beat_seq {
@@ -65,17 +68,17 @@ impl Plane {
         (worker.beat_seq, worker.is_polling) = (beat.seq, false);
         let (seq, is_draining) = (beat.seq, beat.draining);
         let has_other_room = beat.slots.is_some_and(|slots| slots != worker.slots);
-        // Not one that ends something: whoever says more than it has would be tried again after every job.
-        let is_idle = worker.holds.is_empty()
+        // Not a beat that ends an attempt: a worker that overstates its slots would be retried after every job.
+        let is_idle = worker.assignments.is_empty()
             && worker.cancels.is_empty()
             && beat.held.is_empty()
             && beat.finished.is_empty();
         self.apply_beat(now, id, beat);
         let settled = self.settle(now, id, beat);
         if let Some(worker) = self.workers.get_mut(id).filter(|_| has_other_room || is_idle) {
-            // What it turned down before that says nothing about the room it has now; of an idle worker's room a
-            // former life may have taken some.
-            worker.slots_seen = None;
+            // Orders it rejected before say nothing about its slots now; of an idle worker's slots some may have been
+            // taken by its previous process.
+            worker.slots_observed = None;
         }
         self.reconcile(now, id, beat);
         self.assign(now, id);
@@ -83,34 +86,34 @@ impl Plane {
         reply.settled = settled;
         let again = self.settings.beat_busy;
         let Some(worker) = self.workers.get_mut(id) else { return Ok(PlaneAnswer::Reply(reply)) };
-        let tells_drain = reply.drain && !is_draining && is_due(now, worker.drain_told_at, again);
-        if reply.is_empty() && !tells_drain && waits {
+        let sends_drain = reply.drain && !is_draining && is_due(now, worker.drain_sent_at, again);
+        if reply.is_empty() && !sends_drain && long_poll {
             worker.is_polling = true;
             return Ok(PlaneAnswer::Pending);
         }
-        worker.drain_told_at = Some(now).filter(|_| reply.drain);
+        worker.drain_sent_at = Some(now).filter(|_| reply.drain);
         Ok(PlaneAnswer::Reply(reply))
     }
 
     pub(super) fn authenticate(&mut self, id: &WorkerId, token_hash: Hash) -> Result<&mut Worker, Refusal> {
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
-        // Hashes are compared, not tokens: how long it takes says nothing about the token.
+        // Hashes are compared, not tokens, so timing reveals nothing about the token.
         if worker.token_hash != token_hash {
             return Err(Refusal::WrongToken);
         }
         Ok(worker)
     }
 
-    /// The worker is alive, and this is how it is.
+    /// The worker is alive; takes over what it reports about itself.
     fn apply_beat(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        // What is rented was given up together with its machine, which is on its way back.
+        // A rented worker was given up together with its machine, which is being returned.
         let is_rented = self.fleets.rentals.contains_key(&worker.machine);
         worker.watch.signal(now);
         let age = now.since(worker.stored_at);
-        let mut is_news = age >= ROW_EVERY || age >= TALLY_EVERY && worker.tally != worker.stored_tally;
+        let mut is_news = age >= ROW_EVERY || age >= COUNTS_EVERY && worker.counts != worker.stored_counts;
         if let Some(slots) = beat.slots.filter(|slots| *slots != worker.slots) {
-            (worker.slots, worker.slots_seen) = (slots, None);
+            (worker.slots, worker.slots_observed) = (slots, None);
             (is_news, self.needs_assign) = (true, true);
         }
         let has_turned = beat.unavailable_reason.is_empty() != worker.unavailable_reason.is_empty();
@@ -129,7 +132,7 @@ impl Plane {
             WorkerState::Spawning | WorkerState::Active | WorkerState::Error if beat.draining => {
                 Some((WorkerState::Terminating, "it asked for no more work"))
             }
-            // Nobody else would ever bring it back: it was given up for its silence, and here it is.
+            // It was given up because it was silent, and now it beats: no other event would bring it back.
             WorkerState::Error if !is_rented => Some((WorkerState::Active, "it was heard again")),
             WorkerState::Spawning
             | WorkerState::Active
@@ -144,18 +147,18 @@ impl Plane {
             is_news = true;
         }
         let was = worker.presence;
-        (worker.presence, worker.is_heard) = (Presence::Online, true);
-        worker.reliability.came(now);
+        (worker.presence, worker.has_beaten) = (Presence::Online, true);
+        worker.reliability.mark_up(now);
         if has_turned {
             let state = if beat.unavailable_reason.is_empty() { "open" } else { "closed" };
             let turned =
                 detail([("state", state.into()), ("reason", worker.unavailable_reason.clone().into())]);
-            self.worker_news(now, "worker:state", id, turned);
+            self.publish_worker(now, "worker:state", id, turned);
         }
-        self.heard_after_loss(now, id);
+        self.end_mass_loss(now, id);
         if was == Presence::Offline {
-            self.worker_news(now, "worker:online", id, Map::new());
-            self.machine_follows(now, id, Went::Came);
+            self.publish_worker(now, "worker:online", id, Map::new());
+            self.update_machine_presence(now, id, PresenceChange::Up);
         }
         if was == Presence::Suspect {
             self.client_state(now, id);
@@ -168,13 +171,13 @@ impl Plane {
         }
         if let Some((state, reason)) = moved {
             self.move_worker(now, id, state, reason.to_owned());
-            self.machine_goes_along(now, id, reason);
+            self.drain_with_workers(now, id, reason);
         } else if is_news || was == Presence::Offline {
             self.store_worker(now, id);
         }
     }
 
-    /// Records what ended; every report gets a definite answer, and the worker may forget it either way.
+    /// Records what ended. Every report gets a definite answer, after which the worker may forget it.
     fn settle(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) -> Vec<SettledAttempt> {
         beat.finished
             .iter()
@@ -197,7 +200,7 @@ impl Plane {
             .collect()
     }
 
-    /// Compares the worker's inventory with what the plane believes.
+    /// Compares the attempts the worker lists with those the plane assigned to it.
     fn reconcile(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let mut named = BTreeSet::new();
         for held in &beat.held {
@@ -207,56 +210,56 @@ impl Plane {
         }
         self.cancel_unknown(id, &beat.held);
         let Some(worker) = self.workers.get_mut(id) else { return };
-        // A cancel that the worker no longer names has been carried out, or was never needed.
+        // A cancel whose attempt the worker no longer lists was carried out or was never needed.
         worker.cancels.retain(|(job, attempt), _| {
             beat.held.iter().any(|held| held.job == *job && held.attempt == *attempt)
         });
         let grace = self.settings.order_grace;
         let missing: Vec<_> = worker
-            .holds
+            .assignments
             .iter()
             .filter(|(job, hold)| {
-                let is_overdue = hold.tells >= TELLS_MIN && now.since(hold.assigned_at) >= grace;
-                !named.contains(job) && (hold.is_named || is_overdue)
+                let is_overdue = hold.sends >= SENDS_MIN && now.since(hold.assigned_at) >= grace;
+                !named.contains(job) && (hold.is_confirmed || is_overdue)
             })
-            .map(|(job, hold)| (*job, hold.is_named))
+            .map(|(job, hold)| (*job, hold.is_confirmed))
             .collect();
         for (job, was_named) in missing {
             let (what, blame) = if was_named {
                 ("no longer holds it", Blame::Pair)
             } else {
-                ("never took it on", Blame::Nobody)
+                ("never took it on", Blame::Unrelated)
             };
             self.lose(now, job, Cause::Worker, format!("worker {id} {what}"), blame);
         }
-        // What was told and not taken on yet is told again: the reply may have been lost.
+        // An order that is not confirmed yet is sent again: the reply may have been lost.
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.holds.values_mut().filter(|hold| !hold.is_named).for_each(|hold| hold.told = None);
+            worker.assignments.values_mut().filter(|hold| !hold.is_confirmed).for_each(|hold| hold.sent_with = None);
         }
     }
 
-    /// What it names and nobody believes in is to be stopped, and takes its room until then.
+    /// Attempts that the worker lists and the plane did not assign are cancelled; they occupy slots until then.
     pub(super) fn cancel_unknown(&mut self, id: &WorkerId, named: &[HeldAttempt]) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         for held in named {
-            let is_believed = worker.holds.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
+            let is_believed = worker.assignments.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
             if !is_believed {
-                let stop = || Stop::new("this attempt is no longer the job's current one".to_owned());
+                let stop = || PendingCancel::new("this attempt is no longer the job's current one".to_owned());
                 worker.cancels.entry((held.job, held.attempt)).or_insert_with(stop);
             }
         }
     }
 
-    /// Whether the plane believes in this attempt too.
+    /// Whether the plane assigned this attempt to the worker.
     fn renew(&mut self, now: Timestamp, id: &WorkerId, held: &HeldAttempt) -> bool {
         let Some(worker) = self.workers.get_mut(id) else { return false };
-        let Some(hold) = worker.holds.get_mut(&held.job).filter(|hold| hold.attempt == held.attempt) else {
+        let Some(hold) = worker.assignments.get_mut(&held.job).filter(|hold| hold.attempt == held.attempt) else {
             return false;
         };
-        hold.is_named = true;
-        let begins = !hold.is_begun && Hold::is_begun_by(held);
+        hold.is_confirmed = true;
+        let begins = !hold.is_running && Assignment::is_reported_running(held);
         if begins {
-            (hold.is_begun, hold.progressed_at) = (true, now);
+            (hold.is_running, hold.progressed_at) = (true, now);
         }
         let node_limit = hold.node_limit.filter(|_| begins);
         if let Some(note) = &held.service
@@ -289,18 +292,18 @@ impl Plane {
         true
     }
 
-    /// Everything this worker should hear; start orders count as told with the reply to this beat. What it was told
-    /// to stop and has not stopped yet is not said with every reply: it would beat again at once, in circles.
+    /// Everything the worker must do; start orders count as sent with the reply to this beat. A pending cancel is not
+    /// repeated in every reply: the worker would beat again at once, in a loop.
     fn orders(&mut self, now: Timestamp, id: &WorkerId, seq: u64) -> BeatReply {
         let mut reply = BeatReply { term: self.term, ..BeatReply::default() };
         let Some(worker) = self.workers.get_mut(id) else { return reply };
         reply.drain = matches!(worker.state, WorkerState::Terminating | WorkerState::Terminated);
-        for (job, hold) in worker.holds.iter_mut().filter(|(_, hold)| hold.told.is_none()) {
+        for (job, hold) in worker.assignments.iter_mut().filter(|(_, hold)| hold.sent_with.is_none()) {
             let Some(header) = self.jobs.get(job) else { continue };
-            if hold.tells == 0 || now.since(hold.told_at) >= TELL_EVERY {
-                (hold.tells, hold.told_at) = (hold.tells.saturating_add(1), now);
+            if hold.sends == 0 || now.since(hold.sent_at) >= RESEND_AFTER {
+                (hold.sends, hold.sent_at) = (hold.sends.saturating_add(1), now);
             }
-            hold.told = Some(seq);
+            hold.sent_with = Some(seq);
             reply.start.push(StartOrder {
                 job: *job,
                 attempt: hold.attempt,
@@ -312,15 +315,15 @@ impl Plane {
         }
         let again = self.settings.beat_busy;
         for ((job, attempt), stop) in &mut worker.cancels {
-            if is_due(now, stop.told_at, again) {
-                stop.told_at = Some(now);
+            if is_due(now, stop.sent_at, again) {
+                stop.sent_at = Some(now);
                 reply.cancel.push(CancelOrder { job: *job, attempt: *attempt, reason: stop.reason.clone() });
             }
         }
         reply
     }
 
-    /// Orders that came up while lines were open go out, one reply a worker.
+    /// Sends orders that arose while long polls were open, one reply per worker.
     pub(super) fn flush(&mut self, now: Timestamp) -> PlaneAnswer {
         for id in std::mem::take(&mut self.undelivered) {
             let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_polling) else { continue };
@@ -331,14 +334,14 @@ impl Plane {
             }
             if let Some(worker) = self.workers.get_mut(&id) {
                 worker.is_polling = false;
-                worker.drain_told_at = Some(now).filter(|_| reply.drain);
+                worker.drain_sent_at = Some(now).filter(|_| reply.drain);
             }
             self.effects.push(PlaneEffect::SendOrders { worker: id, reply });
         }
         PlaneAnswer::Done
     }
 
-    pub(super) fn line_dropped(
+    pub(super) fn connection_dropped(
         &mut self,
         now: Timestamp,
         id: &WorkerId,
@@ -351,38 +354,38 @@ impl Plane {
         worker.is_polling = false;
         worker.watch.probe_now(now, worker.limits(&self.settings));
         if worker.presence == Presence::Online {
-            // Counted as a loss until it is heard: when our own link goes, the lines drop first.
-            self.suspect(now, id);
+            // Counted as a loss until it beats: when the plane's own link fails, connections drop first.
+            self.mark_suspect(now, id);
             self.watch_worker(now, id);
-            self.look_at_machine(now, id);
+            self.expedite_list(now, id);
         }
         Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn store_worker(&mut self, now: Timestamp, id: &WorkerId) {
         if let Some(worker) = self.workers.get_mut(id) {
-            (worker.stored_at, worker.stored_tally) = (now, worker.tally);
+            (worker.stored_at, worker.stored_counts) = (now, worker.counts);
             self.records.push(Record::Worker(Box::new(worker.row())));
         }
     }
 
-    /// The attempt is not this worker's any more: it is told to stop.
-    pub(super) fn take_away(&mut self, now: Timestamp, id: &WorkerId, job: JobId, reason: &str) {
+    /// The attempt is taken from the worker, which is ordered to cancel it.
+    pub(super) fn revoke(&mut self, now: Timestamp, id: &WorkerId, job: JobId, reason: &str) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if let Some(hold) = worker.release(now, &job) {
             let shape = self.jobs.get(&job).map(|job| job.kind.shape.clone());
-            if hold.told.is_some() {
-                worker.cancels.insert((job, hold.attempt), Stop::new(reason.to_owned()));
+            if hold.sent_with.is_some() {
+                worker.cancels.insert((job, hold.attempt), PendingCancel::new(reason.to_owned()));
                 self.undelivered.insert(id.clone());
             }
             if let Some(shape) = shape {
-                self.say_nothing(id, *shape, job);
+                self.release_trials(id, *shape, job);
             }
         }
         self.assign(now, id);
     }
 
-    /// Which attempt of a job runs where, if it runs.
+    /// The worker and attempt of a running job.
     pub(super) fn holder(&self, job: JobId) -> Option<(WorkerId, Attempt)> {
         let job = self.jobs.get(&job)?;
         match job.state() {
@@ -392,13 +395,13 @@ impl Plane {
     }
 }
 
-/// Whether something that was said before, and may have been lost, is to be said again.
+/// Whether an order that may have been lost is due to be sent again.
 fn is_due(now: Timestamp, told_at: Option<Timestamp>, again: std::time::Duration) -> bool {
     told_at.is_none_or(|told_at| now.since(told_at) >= again)
 }
 
 impl AttemptOutcome {
-    /// The class of a failure that did not say its own.
+    /// The cause of a failure that the worker did not classify.
     pub(super) fn default_cause(self) -> Cause {
         match self {
             AttemptOutcome::Failed => Cause::Job,

@@ -1,12 +1,12 @@
-//! That every index agrees with what it indexes. Asked by the simulator after every step, never by the program.
+//! Consistency of every index. Called by the simulator after every step, never by the program.
 
-use super::{Plane, place};
+use super::{Plane, queue_entry};
 use crate::alarm::Alarm;
 use crate::job::JobState;
 use crate::time::Timestamp;
 
 impl Plane {
-    /// The first disagreement found.
+    /// Returns the first inconsistency.
     pub fn check_indexes(&self) -> Result<(), String> {
         let now = self.stepped_at;
         if !self.alarms.is_consistent() {
@@ -15,17 +15,17 @@ impl Plane {
         let mut ready = 0;
         for job in self.jobs() {
             self.check_job(now, job)?;
-            ready += usize::from(self.queue.contains(place(job)));
+            ready += usize::from(self.queue.contains(queue_entry(job)));
         }
         if ready != self.queue.len() {
             return Err(format!("{} jobs are queued, {ready} of them are known", self.queue.len()));
         }
         self.check_workers(now)?;
-        self.check_nobody_idles(now)
+        self.check_no_idle_worker(now)
     }
 
     fn check_job(&self, now: Timestamp, job: &crate::job::Job) -> Result<(), String> {
-        let is_queued = self.queue.contains(place(job));
+        let is_queued = self.queue.contains(queue_entry(job));
         match job.state() {
             JobState::Waiting { not_before } => {
                 if is_queued != (*not_before <= now) && self.alarms.get(&Alarm::Job(job.id)).is_none() {
@@ -33,7 +33,7 @@ impl Plane {
                 }
             }
             JobState::Running { worker, .. } => {
-                let hold = self.workers.get(worker).and_then(|worker| worker.holds.get(&job.id));
+                let hold = self.workers.get(worker).and_then(|worker| worker.assignments.get(&job.id));
                 if hold.map(|hold| hold.attempt) != Some(job.attempt()) {
                     return Err(format!("job {} runs on {worker}, which does not hold it", job.id));
                 }
@@ -53,14 +53,14 @@ impl Plane {
 
     fn check_workers(&self, now: Timestamp) -> Result<(), String> {
         for worker in self.workers.values() {
-            for (job, hold) in &worker.holds {
+            for (job, hold) in &worker.assignments {
                 let held_by = self.holder(*job);
                 if held_by != Some((worker.id.clone(), hold.attempt)) {
                     return Err(format!("worker {} holds job {job}, which is with {held_by:?}", worker.id));
                 }
             }
             let is_free = worker.free_slots(now) > 0;
-            // Probation ends by itself; the alarm that notices may be due in this very moment.
+            // Probation ends by time; the alarm that notices may be due at this very moment.
             let may_lag = worker.probation.until().is_some();
             if is_free != self.free.contains(&worker.id) && !may_lag {
                 return Err(format!(
@@ -68,17 +68,17 @@ impl Plane {
                     worker.id
                 ));
             }
-            if !worker.holds.is_empty() && self.alarms.get(&Alarm::Worker(worker.id.clone())).is_none() {
+            if !worker.assignments.is_empty() && self.alarms.get(&Alarm::Worker(worker.id.clone())).is_none() {
                 return Err(format!("worker {} holds work and nobody watches it", worker.id));
             }
         }
         Ok(())
     }
 
-    /// No worker that could take a job sits beside a job that it could take.
-    fn check_nobody_idles(&self, now: Timestamp) -> Result<(), String> {
+    /// No worker may be idle while a job that it could take is queued.
+    fn check_no_idle_worker(&self, now: Timestamp) -> Result<(), String> {
         const LOOKED_AT: usize = 16;
-        for job in self.jobs().filter(|job| self.queue.contains(place(job))).take(LOOKED_AT) {
+        for job in self.jobs().filter(|job| self.queue.contains(queue_entry(job))).take(LOOKED_AT) {
             let idle = self.free.iter().filter_map(|id| self.workers.get(id));
             let taker = idle.filter(|worker| worker.probation.until().is_none());
             for worker in taker {

@@ -1,11 +1,11 @@
-//! What can happen to the plane, and what follows from it.
+//! Events, answers and effects of the plane.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::Submission;
+use super::JobSubmission;
 use crate::affinity::Affinity;
 use crate::cycle;
 use crate::document::{Collection, Document};
@@ -18,39 +18,39 @@ use crate::settings::Settings;
 use crate::webhook::DeliveryResult;
 use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
-/// Something happened outside.
+/// Something that happened outside.
 #[derive(Clone, Debug)]
 pub enum PlaneEvent {
-    Submit(Box<Submission>),
+    Submit(Box<JobSubmission>),
     Cancel {
         job: JobId,
         message: String,
     },
-    /// `proof`: how whoever asks has shown who it is; a rented machine's workers must.
+    /// `proof`: how the caller proved its identity; workers of rented machines must.
     Join {
         join: Box<JoinRequest>,
         token_hash: Hash,
         proof: JoinProof,
     },
-    /// `waits`: the worker will stay on the line for orders.
+    /// `long_poll`: the connection stays open for orders.
     Beat {
         worker: WorkerId,
         token_hash: Hash,
         beat: Box<Beat>,
-        waits: bool,
+        long_poll: bool,
     },
-    /// The line on which orders were awaited is gone: a reason to look closer, and nothing more.
+    /// A long poll was dropped: a reason to check the worker sooner, and nothing more.
     ConnectionDropped {
         worker: WorkerId,
         seq: u64,
     },
-    /// A worker says goodbye (with its token), or a person says it for the worker.
+    /// A worker leaves (with its token), or an operator removes it.
     Leave {
         worker: WorkerId,
         token_hash: Option<Hash>,
         reason: String,
     },
-    /// No new work for this worker; it goes when it holds nothing, or when the time is over.
+    /// No new work for this worker; it terminates when it holds nothing, or after `within`.
     Drain {
         worker: WorkerId,
         reason: String,
@@ -62,28 +62,28 @@ pub enum PlaneEvent {
         reason: String,
         within: Option<Duration>,
     },
-    /// What a fleet's provider answered, or showed.
+    /// An answer of a fleet's provider.
     Provider {
         fleet: FleetId,
         news: Box<provider::ProviderEvent>,
     },
-    /// What a person wants of a fleet.
+    /// An operator's order for a fleet.
     OrderFleet {
         fleet: FleetId,
         order: fleet::FleetOrder,
     },
-    /// The name that is part of every tag: drawn once, by whoever can draw, and kept for ever.
+    /// The name that is part of every pod tag: drawn once and kept for good.
     NameDeployment(String),
-    /// A person ends a block.
+    /// An operator lifts a block.
     LiftBlock {
         worker: WorkerId,
         shape: Shape,
     },
-    /// A person lets a quarantined shape go.
+    /// An operator releases a quarantined shape.
     ReleaseShape {
         shape: Shape,
     },
-    /// A person says where a shape should run, and where not.
+    /// An operator sets where a shape should run, and where not.
     SetAffinity {
         shape: Shape,
         affinity: Affinity,
@@ -91,37 +91,37 @@ pub enum PlaneEvent {
     RemoveAffinity {
         shape: Shape,
     },
-    /// News of a job's end were taken, or given up.
+    /// A webhook was delivered or abandoned.
     WebhookSettled(Box<DeliveryResult>),
-    /// To be remembered, in place of what has its id on that shelf.
+    /// Stores a document; replaces the one with the same id in its collection.
     PutDocument(Arc<Document>),
-    /// Not to be remembered any longer.
+    /// Deletes a document.
     DeleteDocument {
         collection: Collection,
         id: String,
     },
-    /// The settings were loaded anew.
+    /// The settings were reloaded.
     ReloadSettings(Box<Settings>),
-    /// A person wants a control cycle now.
+    /// An operator requests a control cycle now.
     RunCycle,
-    /// Time has passed.
+    /// Time passed.
     Tick,
-    /// The batch is over: orders that came together go out together.
+    /// The batch is complete: pending orders are sent together.
     Flush,
 }
 
-/// How whoever joins has shown who it is.
+/// How a joining worker proved its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinProof {
-    /// It may join, under any name that is nobody's in particular.
+    /// A general join token: any name that belongs to no rented machine.
     JoinToken,
-    /// It has the token that was given to this machine when it was rented.
+    /// The token that this machine got when it was rented.
     MachineToken(MachineId),
-    /// It has what a former incarnation of the same worker was given.
+    /// The token of an earlier incarnation of the same worker.
     PreviousToken(Hash),
 }
 
-/// What the caller is told, after the records are safe.
+/// The answer to the caller, sent after the records are committed.
 #[derive(Clone, Debug)]
 pub enum PlaneAnswer {
     Done,
@@ -131,18 +131,18 @@ pub enum PlaneAnswer {
     },
     Joined(JoinReply),
     Reply(BeatReply),
-    /// What the cycle that was asked for did.
+    /// The report of the requested cycle.
     Cycled(Arc<cycle::CycleReport>),
-    /// Nothing to say yet: keep the line open, `PlaneEffect::SendOrders` will come.
+    /// No orders yet: the connection stays open until `PlaneEffect::SendOrders`.
     Pending,
 }
 
-/// Something to be done outside.
+/// Something to do outside, after the commit.
 #[derive(Clone, Debug)]
 pub enum PlaneEffect {
-    /// Give this to the worker whose line is open; if it is gone, the orders go out again with its next beat.
+    /// Answers the worker's open long poll; if it is gone, the orders are sent again with the next beat.
     SendOrders { worker: WorkerId, reply: BeatReply },
-    /// Live only, dropped first: how far a job is.
+    /// Progress of a job: live only, never stored, dropped first under load.
     Progress {
         job: JobId,
         tenant: Tenant,
@@ -151,16 +151,16 @@ pub enum PlaneEffect {
         progress: f32,
         phase: String,
     },
-    /// Somebody is to be told how a job ended: there is something new on the shelf.
+    /// A webhook document was stored and is ready to be sent.
     WebhookQueued,
-    /// To be asked of a fleet's provider, once; the answer comes back as `PlaneEvent::Provider`. The calls of a fleet are
-    /// made in order; if the plane ends before, they are forgotten, and the next one looks first.
+    /// A provider call; its result comes back as `PlaneEvent::Provider`. Calls of a fleet are made in order. If the
+    /// plane dies before making them they are lost, and the next plane lists the pods first.
     CallProvider { fleet: FleetId, call: provider::ProviderCall },
-    /// A report for the log.
+    /// A cycle report for the log.
     ReportCycle(Arc<cycle::CycleReport>),
 }
 
-/// All that follows from an event.
+/// Everything that follows from an event.
 #[derive(Debug)]
 pub struct Step {
     pub answer: Result<PlaneAnswer, Refusal>,

@@ -1,5 +1,5 @@
-//! Who may speak for an attempt. A question: nothing changes by asking, and what is let through by it is shown and never
-//! stored, such as a preview. What ends an attempt is judged in `attempts`.
+//! Read-only check whether a worker may report on an attempt. What it lets through is shown and never stored, such as
+//! a preview; reports that end an attempt are judged in `attempts`.
 
 use super::Plane;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
@@ -8,15 +8,15 @@ use crate::machine::WorkerState;
 use crate::refusal::Refusal;
 
 impl Plane {
-    /// Whether a worker that has not left goes by this token.
-    pub fn has_joined(&self, token_hash: Hash) -> bool {
+    /// Whether a worker that has not left has this token.
+    pub fn is_worker_token(&self, token_hash: Hash) -> bool {
         let mut there = self.workers.values().filter(|worker| worker.state != WorkerState::Terminated);
         there.any(|worker| worker.token_hash == token_hash)
     }
 
-    /// The job, if this worker runs this very attempt of it. The token was drawn when it joined, so that it tells the
+    /// The job, if this worker runs this attempt of it. The token is drawn at every join, so it identifies the
     /// incarnation too.
-    pub fn runs(
+    pub fn running_job(
         &self,
         worker: &WorkerId,
         token_hash: Hash,

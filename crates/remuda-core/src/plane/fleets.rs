@@ -1,5 +1,5 @@
-//! Fleets and their machines as the plane holds them: restored from their shelves, stored when they change, ordered
-//! about by people.
+//! Fleets and their rented machines as the plane holds them: restored from documents, stored when they change,
+//! ordered by operators.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::listing::{Lists, Orphan};
-use super::{About, Plane, PlaneAnswer, detail};
+use super::{EventSubject, Plane, PlaneAnswer, detail};
 use crate::alarm::Alarm;
 use crate::cycle::CyclePlan;
 use crate::document::{Collection, Document};
@@ -24,29 +24,30 @@ use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
-/// The document on the fleets' shelf that holds the name of this deployment; no fleet can be called so.
+/// Id of the document that holds the deployment's name; no fleet can have this id.
 const DEPLOYMENT: &str = ".deployment";
 
-/// All that the plane holds of fleets.
+/// Everything the plane holds about fleets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fleets {
     /// Part of every tag.
     pub(super) deployment: Option<String>,
-    /// Others may have rented under this name before this plane began, and more than its store tells: it may be an old one.
-    pub(super) is_heir: bool,
+    /// An earlier plane used this deployment name and may have rented more than this store knows: the store may be an
+    /// old backup.
+    pub(super) is_restored: bool,
     pub(super) fleets: BTreeMap<FleetId, Fleet>,
     pub(super) rentals: BTreeMap<MachineId, Rental>,
-    /// The workers on each of them.
-    pub(super) on: BTreeMap<MachineId, BTreeSet<WorkerId>>,
-    /// Pods with our tag that we know nothing of.
+    /// The workers on each rented machine.
+    pub(super) workers_on: BTreeMap<MachineId, BTreeSet<WorkerId>>,
+    /// Pods with our tag that have no record.
     pub(super) orphans: BTreeMap<PodId, Orphan>,
-    /// What is known of each provider since this plane began.
+    /// What each provider has answered since this plane started.
     pub(super) lists: BTreeMap<FleetId, Lists>,
-    /// Machines to which a worker is brought, and how that stands.
+    /// Progress of installing a worker on machines whose image starts none.
     pub(super) visits: BTreeMap<MachineId, Bootstrap>,
-    /// What the last cycle would have done for each fleet, and what forbade it.
+    /// What the last cycle held back for each fleet, and why.
     pub(super) held_back: BTreeMap<FleetId, Vec<String>>,
-    /// Machines wanted within the same millisecond get different names.
+    /// Machines ordered within the same millisecond get different numbers.
     pub(super) last_number: u64,
 }
 
@@ -56,7 +57,7 @@ impl Fleets {
         match document.collection {
             Collection::Fleet if document.id == DEPLOYMENT => {
                 self.deployment = serde_json::from_str(body).ok();
-                self.is_heir = self.deployment.is_some();
+                self.is_restored = self.deployment.is_some();
             }
             Collection::Fleet => {
                 if let (Ok(id), Ok(fleet)) = (document.id.parse(), serde_json::from_str(body)) {
@@ -82,22 +83,22 @@ impl Fleets {
 }
 
 impl Fleets {
-    /// A worker came to be on its machine; only rented ones are kept in mind.
-    pub(super) fn housed(&mut self, worker: &Worker) {
+    /// Registers a worker on its machine, if the machine is rented.
+    pub(super) fn add_worker(&mut self, worker: &Worker) {
         if self.rentals.contains_key(&worker.machine) {
-            self.on.entry(worker.machine.clone()).or_default().insert(worker.id.clone());
+            self.workers_on.entry(worker.machine.clone()).or_default().insert(worker.id.clone());
         }
     }
 
-    pub(super) fn gone_from(&mut self, worker: &Worker) {
-        if let Some(workers) = self.on.get_mut(&worker.machine) {
+    pub(super) fn remove_worker(&mut self, worker: &Worker) {
+        if let Some(workers) = self.workers_on.get_mut(&worker.machine) {
             workers.remove(&worker.id);
         }
     }
 }
 
 impl Plane {
-    /// The name that is part of every tag; without one nothing is rented.
+    /// The name that is part of every pod tag; nothing is rented without it.
     pub fn deployment(&self) -> Option<&str> {
         self.fleets.deployment.as_deref()
     }
@@ -110,17 +111,17 @@ impl Plane {
         self.fleets.rentals.get(machine)
     }
 
-    /// How bringing a worker to a machine stands, where it has to be brought.
+    /// Progress of installing a worker on this machine, if that is needed.
     pub fn visit(&self, machine: &MachineId) -> Option<&Bootstrap> {
         self.fleets.visits.get(machine)
     }
 
-    /// How a fleet stands; one that nothing ever happened to stands as on its first day.
+    /// State of a fleet; the default for a fleet without history.
     pub fn fleet(&self, id: &FleetId) -> Fleet {
         self.fleets.fleets.get(id).cloned().unwrap_or_default()
     }
 
-    /// What the last cycle would have done for a fleet, and what forbade it.
+    /// What the last cycle held back for a fleet, and why.
     pub fn held_back(&self, id: &FleetId) -> &[String] {
         self.fleets.held_back.get(id).map_or(&[], Vec::as_slice)
     }
@@ -129,8 +130,8 @@ impl Plane {
         self.settings.fleets.iter().find(|fleet| fleet.id == *id)
     }
 
-    /// The plane began, or its rules changed: providers are asked what there is, and whoever drains is not forgotten.
-    pub(super) fn look_at_fleets(&mut self, now: Timestamp) {
+    /// After a start or reload: asks the providers for their pods, and resumes draining.
+    pub(super) fn schedule_fleets(&mut self, now: Timestamp) {
         let has_fleets = !self.settings.fleets.is_empty();
         if has_fleets {
             self.cycle_soon(now);
@@ -140,8 +141,8 @@ impl Plane {
         }
     }
 
-    /// Fleets that are in the settings no longer are looked after until their last machine is gone, or it would bill for
-    /// ever.
+    /// A fleet that was removed from the settings is kept until its last machine is returned; otherwise the machine
+    /// would bill for ever.
     pub(super) fn adopt_orphaned_fleets(&mut self) {
         let with_machines: BTreeSet<_> =
             self.fleets.rentals.values().map(|rental| rental.fleet.clone()).collect();
@@ -152,7 +153,7 @@ impl Plane {
         }
     }
 
-    pub(super) fn named(&mut self, name: String) -> PlaneAnswer {
+    pub(super) fn name_deployment(&mut self, name: String) -> PlaneAnswer {
         if self.fleets.deployment.is_none()
             && let Ok(body) = serde_json::value::to_raw_value(&name)
         {
@@ -194,7 +195,7 @@ impl Plane {
                 ("scaled", machines)
             }
             FleetOrder::ResetBrake => {
-                fleet.creation.lift();
+                fleet.creation.reset();
                 fleet.avoided.clear();
                 (fleet.creation_paused, fleet.quiet_until) = (None, None);
                 ("brake lifted", None)
@@ -206,7 +207,7 @@ impl Plane {
             ("order", word.into()),
             ("machines", amount.map_or(serde_json::Value::Null, Into::into)),
         ]);
-        self.happened(now, "fleet:order", About::default(), told);
+        self.publish(now, "fleet:order", EventSubject::default(), told);
         self.cycle_soon(now);
         Ok(PlaneAnswer::Done)
     }
@@ -221,8 +222,8 @@ impl Plane {
         self.records.extend(document.map(Record::Document));
     }
 
-    /// Which way the fleet goes, kept so that it does not turn too often.
-    pub(super) fn went(&mut self, now: Timestamp, id: Option<&FleetId>, direction: ScalingDirection) {
+    /// Records the scaling direction, so that a fleet does not reverse too often.
+    pub(super) fn record_direction(&mut self, now: Timestamp, id: Option<&FleetId>, direction: ScalingDirection) {
         let Some(id) = id else { return };
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         let before = fleet.heading;
@@ -232,7 +233,7 @@ impl Plane {
         }
     }
 
-    pub(super) fn scaled(
+    pub(super) fn publish_scaling(
         &mut self,
         now: Timestamp,
         id: Option<&FleetId>,
@@ -245,7 +246,7 @@ impl Plane {
         if let Some(id) = id {
             told.insert("fleet".to_owned(), id.as_str().into());
         }
-        self.happened(now, name, worker.map_or_else(About::default, About::worker), told);
+        self.publish(now, name, worker.map_or_else(EventSubject::default, EventSubject::worker), told);
     }
 
     pub(super) fn remember_plan(&mut self, id: Option<&FleetId>, plan: &CyclePlan) {
@@ -254,9 +255,9 @@ impl Plane {
         }
     }
 
-    /// How long a shape took on a fleet that is scaled by it.
+    /// Records how long a shape took, for fleets that scale by latency.
     pub(super) fn note_pace(&mut self, worker: &WorkerId, shape: &Shape, took: Duration) {
-        let Some(id) = self.workers.get(worker).and_then(|worker| self.fleet_of(worker)).cloned() else {
+        let Some(id) = self.workers.get(worker).and_then(|worker| self.fleet_for_worker(worker)).cloned() else {
             return;
         };
         let by_latency = |settings: &FleetSettings| matches!(settings.policy, ScalingPolicy::Latency { .. });
@@ -268,8 +269,8 @@ impl Plane {
         }
     }
 
-    /// What is on its way for a job that waits, or why nothing is.
-    pub(super) fn coming(&self, job: &Job) -> Option<String> {
+    /// Machines that will help a waiting job, or why none is being rented.
+    pub(super) fn pending_machines(&self, job: &Job) -> Option<String> {
         let demand = &job.kind.demand;
         let fleets =
             self.settings.fleets.iter().filter(|fleet| fleet.can_rent && self.could_run(fleet, demand));
@@ -285,7 +286,7 @@ impl Plane {
         held_back.map(|reason| format!("no machine comes: {reason}"))
     }
 
-    /// Something changed that the cycle should see: it runs at once, and not more than once a second.
+    /// Runs the cycle soon, at most once a second.
     pub(super) fn cycle_soon(&mut self, now: Timestamp) {
         let soon = self.cycled_at.plus(super::TICK_MAX).max(now);
         if self.alarms.get(&Alarm::Cycle).is_none_or(|at| soon < at) {

@@ -1,5 +1,5 @@
-//! The control cycle: takes a snapshot of each fleet (`snapshots`), asks `cycle::plan` what follows from it, and does as
-//! it says. Workers that joined by hand are nobody's machines: they are failed here, never rented or returned.
+//! The control cycle: takes a snapshot of each fleet (`snapshots`), gets a plan from `cycle::plan`, and carries it
+//! out. Workers that joined by hand can be failed here, but are never rented or returned.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::Map;
 use serde_json::value::RawValue;
 
 use super::attempts::Blame;
-use super::{About, Plane, PlaneEffect, detail};
+use super::{EventSubject, Plane, PlaneEffect, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
@@ -23,7 +23,7 @@ use crate::worker::{Overrun, Worker};
 impl Plane {
     pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<CycleReport> {
         self.cycled_at = now;
-        // What is stuck where somebody is heard is taken away by itself; the plan would fail the whole worker for it.
+        // Stuck attempts on workers that still beat are taken away one by one; the plan would fail the whole worker.
         let workers: Vec<_> = self.workers.keys().cloned().collect();
         for worker in workers {
             self.fail_stuck(now, &worker);
@@ -37,7 +37,7 @@ impl Plane {
                 self.act(now, fleet.as_ref(), action);
             }
         }
-        self.keep_rentals(now);
+        self.run_provider_calls(now);
         self.forget_workers(now);
         if let Ok(raw) = serde_json::value::to_raw_value(&*report) {
             self.records.push(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
@@ -47,11 +47,11 @@ impl Plane {
         report
     }
 
-    /// Names of workers that will not come back must not pile up.
+    /// Forgets workers that have been offline for long, so that their names do not pile up.
     fn forget_workers(&mut self, now: Timestamp) {
         let is_old = |worker: &&Worker| {
             worker.presence == Presence::Offline
-                && worker.holds.is_empty()
+                && worker.assignments.is_empty()
                 && now.since(worker.watch.seen_at()) >= self.settings.forget_workers_after
                 && now.since(worker.changed_at) >= self.settings.forget_workers_after
         };
@@ -69,18 +69,18 @@ impl Plane {
                 }
             }
             if let Some(worker) = self.workers.remove(&id) {
-                self.fleets.gone_from(&worker);
+                self.fleets.remove_worker(&worker);
                 self.forget_machine(&worker.machine);
             }
             self.free.remove(&id);
             self.alarms.set(Alarm::Worker(id.clone()), None);
-            self.happened(now, "worker:forgotten", About::worker(&id), Map::new());
+            self.publish(now, "worker:forgotten", EventSubject::worker(&id), Map::new());
             self.records.push(Record::WorkerForgotten { worker: id });
         }
     }
 
-    /// What a cycle would do now; asking changes nothing.
-    pub fn plan(&self, now: Timestamp) -> CycleReport {
+    /// What a cycle would do now; changes nothing.
+    pub fn preview_cycle(&self, now: Timestamp) -> CycleReport {
         CycleReport::merge(now, &self.plans(now))
     }
 
@@ -98,17 +98,17 @@ impl Plane {
             trouble: None,
             is_outdated: false,
             drain_until: worker.drain_until,
-            // Without the time in which we did not listen.
+            // Without the time in which the plane did not listen.
             beat_at: Some(now.minus(worker.watch.silent_for(now))),
             attempts: self.attempts_of(worker).collect(),
-            idle_since: worker.holds.is_empty().then_some(worker.idle_since),
+            idle_since: worker.assignments.is_empty().then_some(worker.idle_since),
             warm: worker.warm_shapes(),
             metrics_at: worker.metrics_at,
         }
     }
 
     pub(super) fn attempts_of<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = AttemptView> + 'a {
-        worker.holds.iter().map(|(job, hold)| AttemptView {
+        worker.assignments.iter().map(|(job, hold)| AttemptView {
             job: *job,
             attempt: hold.attempt,
             started_at: match self.jobs.get(job).map(|job| job.state()) {
@@ -131,27 +131,27 @@ impl Plane {
                 self.move_machine(now, &worker, WorkerState::Terminated, &reason);
             }
             CycleAction::Drain { worker, reason } => {
-                self.went(now, fleet, ScalingDirection::Down);
-                self.scaled(now, fleet, "scale:down", Some(&worker), 1, &reason);
+                self.record_direction(now, fleet, ScalingDirection::Down);
+                self.publish_scaling(now, fleet, "scale:down", Some(&worker), 1, &reason);
                 self.move_machine(now, &worker, WorkerState::Terminating, &reason);
             }
             CycleAction::Reset { job, attempt, reason, .. } => {
                 let Some((worker, _)) = self.holder(job).filter(|(_, current)| *current == attempt) else {
                     return;
                 };
-                // What stands still holds its worker up; whatever else is there is taken along.
-                let hold = self.workers.get(&worker).and_then(|it| it.holds.get(&job));
+                // A stuck attempt brings its worker down; the other attempts there are requeued without blame.
+                let hold = self.workers.get(&worker).and_then(|it| it.assignments.get(&job));
                 let overrun = hold.map(|hold| hold.overrun_at(None, &self.settings));
                 let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
                     && overrun.is_some_and(|(at, how)| at <= now && how == Overrun::Stuck);
-                let blame = if is_stuck { Blame::Crashed } else { Blame::Nobody };
+                let blame = if is_stuck { Blame::Crashed } else { Blame::Unrelated };
                 self.lose(now, job, Cause::Worker, reason, blame);
             }
             CycleAction::Warn { worker, reason } => {
-                self.happened(
+                self.publish(
                     now,
                     "worker:warning",
-                    About::worker(&worker),
+                    EventSubject::worker(&worker),
                     detail([("reason", reason.into())]),
                 );
             }
@@ -178,9 +178,9 @@ impl Plane {
         worker.reason.clone_from(&reason);
         self.store_worker(now, id);
         let detail = detail([("state", state.as_str().into()), ("reason", reason.into())]);
-        self.worker_news(now, "worker:state", id, detail);
+        self.publish_worker(now, "worker:state", id, detail);
         self.watch_worker(now, id);
-        // Whoever may work from now on is among those who look.
+        // A worker that may take work now must be in the free set before work is assigned.
         self.update_free(now, id);
         self.needs_assign = true;
     }

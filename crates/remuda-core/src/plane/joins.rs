@@ -1,9 +1,10 @@
-//! Who comes and who goes: a worker joins, in a new incarnation takes over what it still holds, leaves, or is drained.
+//! Joining, leaving and draining: a worker joins, takes over in a new incarnation what it still holds, leaves, or is
+//! drained.
 
 use std::time::Duration;
 
 use super::attempts::Blame;
-use super::reliability::Went;
+use super::reliability::PresenceChange;
 use super::{JoinProof, Plane, PlaneAnswer, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
@@ -15,9 +16,9 @@ use crate::refusal::Refusal;
 use crate::rental::RentalPhase;
 use crate::time::Timestamp;
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
-use crate::worker::{Hold, Worker};
+use crate::worker::{Assignment, Worker};
 
-/// No worker joins so often; a claim beyond it is nonsense.
+/// No worker joins this often; a higher claim is nonsense.
 const INCARNATION_MAX: u64 = u64::MAX / 2;
 
 impl Plane {
@@ -29,7 +30,7 @@ impl Plane {
         proof: &JoinProof,
     ) -> Result<PlaneAnswer, Refusal> {
         let id = join.worker.clone();
-        self.proved(join, proof)?;
+        self.check_proof(join, proof)?;
         let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
         let incarnation = self.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
         let mut worker = Worker::join(now, join, incarnation, token_hash);
@@ -37,40 +38,40 @@ impl Plane {
         let was_offline = former.as_ref().is_none_or(|former| former.presence == Presence::Offline);
         let moved_from = former.as_ref().map(|it| it.machine.clone()).filter(|it| *it != worker.machine);
         if let Some(former) = &former {
-            (worker.tally, worker.probation) = (former.tally, former.probation.clone());
+            (worker.counts, worker.probation) = (former.counts, former.probation.clone());
             worker.reliability.clone_from(&former.reliability);
-            worker.reliability.came(now);
+            worker.reliability.mark_up(now);
             worker.probation.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
         if let Some(rental) = self.fleets.rentals.get_mut(&worker.machine) {
-            // It gets work once its machine is up, not before.
+            // It gets no work before its machine is up.
             (worker.state, worker.fleet) = (rental.phase.state(), Some(rental.fleet.clone()));
             rental.joined_at.get_or_insert(now);
         }
         let machine = worker.machine.clone();
-        self.fleets.housed(&worker);
+        self.fleets.add_worker(&worker);
         self.workers.insert(id.clone(), worker);
         self.store_rental(&machine);
         if let Some(former) = former {
-            self.succeed(now, &id, &former, &join.held);
+            self.take_over(now, &id, &former, &join.held);
             let is_same = self.workers.get(&id).is_some_and(|it| {
                 (&it.services, &it.offer, it.slots) == (&former.services, &former.offer, former.slots)
                     && it.probation.until().is_none()
             });
-            // If it is less than it was, others get what they left to it.
+            // If it offers less than before, other workers may take the jobs that were left to it.
             self.needs_assign |= !is_same;
         } else {
             self.cancel_unknown(&id, &join.held);
         }
         self.raise_fences(now, &join.held);
-        self.heard_after_loss(now, &id);
+        self.end_mass_loss(now, &id);
         self.store_worker(now, &id);
-        self.worker_news(now, "worker:online", &id, detail([("incarnation", incarnation.0.into())]));
+        self.publish_worker(now, "worker:online", &id, detail([("incarnation", incarnation.0.into())]));
         if let Some(machine) = moved_from.as_ref().filter(|_| !was_offline) {
-            self.machine_lost_one(now, machine);
+            self.worker_moved_away(now, machine);
         }
         if was_offline || moved_from.is_some() {
-            self.machine_follows(now, &id, Went::Came);
+            self.update_machine_presence(now, &id, PresenceChange::Up);
         }
         self.watch_worker(now, &id);
         self.assign(now, &id);
@@ -93,9 +94,9 @@ impl Plane {
         }))
     }
 
-    /// A rented machine is known by the token it was given, not by its name or address. The token is good for one join
-    /// under each name; whoever comes again shows what it was given then.
-    fn proved(&self, join: &JoinRequest, proof: &JoinProof) -> Result<(), Refusal> {
+    /// A rented machine is identified by its token, not by name or address. The token is good for one join per name;
+    /// later joins show the token of the previous incarnation.
+    fn check_proof(&self, join: &JoinRequest, proof: &JoinProof) -> Result<(), Refusal> {
         let former = self.workers.get(&join.worker);
         let named = join.machine.clone().or_else(|| join.worker.as_str().parse().ok());
         let by_name = join.worker.as_str().parse::<MachineId>().ok();
@@ -104,9 +105,9 @@ impl Plane {
         let Some(rental) = rental else {
             return match (proof, &join.machine) {
                 (JoinProof::MachineToken(machine), _) => Err(Refusal::MachineRetired(machine.clone())),
-                // It was let in once, and its machine is not ours any more: given up, or our store was put back to
-                // a time before it. Its pod is swept up; nothing must be begun there.
-                (JoinProof::PreviousToken(_), Some(machine)) if self.rents(join) => {
+                // It joined before, and its machine is no longer ours: it was given up, or the store was restored
+                // from an older backup. Its pod will be returned as an orphan, so no work may start there.
+                (JoinProof::PreviousToken(_), Some(machine)) if self.names_rented_fleet(join) => {
                     Err(Refusal::MachineRetired(machine.clone()))
                 }
                 (JoinProof::JoinToken | JoinProof::PreviousToken(_), _) => Ok(()),
@@ -115,14 +116,14 @@ impl Plane {
         let machine = rental.machine.clone();
         let is_proved = match (proof, former) {
             (JoinProof::MachineToken(proved), None) => *proved == machine,
-            // The answer to its first join may have been lost: nobody has spoken under that name since.
+            // The answer to its first join may have been lost: no beat has come under that name since.
             (JoinProof::MachineToken(proved), Some(former)) => {
                 *proved == machine && former.watch.seen_at() <= former.joined_at
             }
             (JoinProof::PreviousToken(hash), Some(former)) => *hash == former.token_hash,
             _ => false,
         };
-        // Whoever is not what it says may not learn how the machine stands.
+        // A caller with a wrong identity must not learn the machine's state.
         if !is_proved || join.machine.as_ref().is_some_and(|named| *named != machine) {
             return Err(Refusal::IdentityUnproven(machine));
         }
@@ -130,12 +131,12 @@ impl Plane {
     }
 
     /// Whether it names a fleet whose machines are rented.
-    fn rents(&self, join: &JoinRequest) -> bool {
+    fn names_rented_fleet(&self, join: &JoinRequest) -> bool {
         join.fleet.as_ref().and_then(|fleet| self.fleet_settings(fleet)).is_some_and(|fleet| fleet.can_rent)
     }
 
-    /// A worker of a rented machine wants to go, or has gone: so does the machine, once that is true of all on it.
-    pub(super) fn machine_goes_along(&mut self, now: Timestamp, id: &WorkerId, reason: &str) {
+    /// A worker of a rented machine drains or has left: the machine follows once all its workers have.
+    pub(super) fn drain_with_workers(&mut self, now: Timestamp, id: &WorkerId, reason: &str) {
         let Some(machine) = self.workers.get(id).map(|worker| worker.machine.clone()) else { return };
         if !self.fleets.rentals.contains_key(&machine) {
             return;
@@ -153,8 +154,8 @@ impl Plane {
         }
     }
 
-    /// A worker that holds an attempt we never gave out: our store was put back from a backup. Its attempt does not
-    /// count, and its number is not given out again.
+    /// A worker holds an attempt number above ours: the store was restored from a backup. That attempt does not
+    /// count, and its number is not used again.
     fn raise_fences(&mut self, now: Timestamp, held: &[HeldAttempt]) {
         for held in held {
             if let Some(job) = self.jobs.get_mut(&held.job)
@@ -166,19 +167,19 @@ impl Plane {
         }
     }
 
-    /// A new incarnation takes over what it still holds of the old one's attempts; the rest died with the old one.
-    fn succeed(&mut self, now: Timestamp, id: &WorkerId, former: &Worker, held: &[HeldAttempt]) {
+    /// A new incarnation takes over the attempts it still holds; the others were lost with the old process.
+    fn take_over(&mut self, now: Timestamp, id: &WorkerId, former: &Worker, held: &[HeldAttempt]) {
         let is_held = |job, attempt| held.iter().any(|held| held.job == job && held.attempt == attempt);
-        // First all that stays, so that no room is given away twice.
+        // Kept attempts first, so that no slot is given away twice.
         let lost: Vec<_> = former
-            .holds
+            .assignments
             .iter()
             .filter(|(job, hold)| {
-                // What nobody was told of is as good as new: the order goes to whoever is there now.
-                let stays = hold.tells == 0 || is_held(**job, hold.attempt);
+                // An order that was never sent goes to the new incarnation.
+                let stays = hold.sends == 0 || is_held(**job, hold.attempt);
                 !(stays && self.adopt(now, id, **job, hold))
             })
-            .map(|(job, hold)| (*job, if hold.has_begun() { Blame::Crashed } else { Blame::Nobody }))
+            .map(|(job, hold)| (*job, if hold.may_have_started() { Blame::Crashed } else { Blame::Unrelated }))
             .collect();
         self.cancel_unknown(id, held);
         for (job, blame) in lost {
@@ -186,25 +187,25 @@ impl Plane {
         }
     }
 
-    fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, former: &Hold) -> bool {
-        let (attempt, is_told) = (former.attempt, former.tells > 0);
+    fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, former: &Assignment) -> bool {
+        let (attempt, is_told) = (former.attempt, former.sends > 0);
         let Some(worker) = self.workers.get_mut(id) else { return false };
         let Some(job) = self.jobs.get_mut(&job_id) else { return false };
         let event = JobEvent::Adopt { attempt, worker: id.clone(), incarnation: worker.incarnation };
         if job.apply(now, event, &self.settings).is_err() {
             return false;
         }
-        worker.hold(now, job, &self.settings);
-        if let Some(hold) = worker.holds.get_mut(&job_id).filter(|_| is_told) {
-            (hold.told, hold.tells, hold.is_named) = (Some(0), former.tells, true);
-            hold.is_begun = former.is_begun;
+        worker.add_assignment(now, job, &self.settings);
+        if let Some(hold) = worker.assignments.get_mut(&job_id).filter(|_| is_told) {
+            (hold.sent_with, hold.sends, hold.is_confirmed) = (Some(0), former.sends, true);
+            hold.is_running = former.is_running;
         }
         let status = job.status(now);
         self.records.push(Record::JobStatus { job: job_id, status });
         true
     }
 
-    /// Offline at once; what it held is taken elsewhere, and it is nobody's fault.
+    /// The worker is offline at once. Its attempts are requeued, without blame.
     pub(super) fn leave(
         &mut self,
         now: Timestamp,
@@ -222,21 +223,22 @@ impl Plane {
         }
         (worker.presence, worker.state, worker.changed_at) =
             (Presence::Offline, WorkerState::Terminated, now);
-        // Who says goodbye itself has hung up; whom a person sends away is told on the open line.
+        // A worker that leaves closed its own connection; one removed by an operator is informed over its open long
+        // poll.
         worker.is_polling &= token_hash.is_none();
-        worker.reliability.left(now);
+        worker.reliability.mark_away(now);
         self.undelivered.insert(id.clone());
         reason.clone_into(&mut worker.reason);
-        let held: Vec<_> = worker.holds.keys().copied().collect();
+        let held: Vec<_> = worker.assignments.keys().copied().collect();
         self.needs_assign = true;
         self.watch_worker(now, id);
         for job in held {
-            self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Nobody);
+            self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Unrelated);
         }
         self.store_worker(now, id);
-        self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
-        self.machine_follows(now, id, Went::Left);
-        self.machine_goes_along(now, id, reason);
+        self.publish_worker(now, "worker:offline", id, detail([("reason", reason.into())]));
+        self.update_machine_presence(now, id, PresenceChange::Away);
+        self.drain_with_workers(now, id, reason);
         Ok(PlaneAnswer::Done)
     }
 
@@ -261,7 +263,7 @@ impl Plane {
         if let Some(rental) = self.fleets.rentals.get_mut(&machine) {
             rental.drain_until = drain_until;
         }
-        self.machine_goes_along(now, id, reason);
+        self.drain_with_workers(now, id, reason);
         self.cycle_soon(now);
         self.alarms.set(Alarm::Provider, Some(now));
         Ok(PlaneAnswer::Done)
@@ -287,7 +289,7 @@ impl Plane {
             return Err(Refusal::UnknownMachine(machine.clone()));
         }
         for worker in there {
-            // One that is on its way out already is as good as drained.
+            // A worker that is already leaving counts as drained.
             drop(self.drain(now, &worker, reason, within));
         }
         Ok(PlaneAnswer::Done)

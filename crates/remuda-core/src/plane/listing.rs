@@ -1,15 +1,14 @@
-//! Lists of pods, and what a provider is asked for by the clock: lists, prices, returns.
+//! Lists of pods, and timed provider calls: lists, prices, returns.
 //!
-//! A list is believed when it says that something is there. That something is missing is believed after two lists in a
-//! row and a grace, or after five of what nobody knows but from lists; and if most of what should be there is missing at
-//! once, it is the list that is doubted.
+//! A pod that a list shows exists. A missing pod counts as gone after two lists in a row and a grace period; an
+//! orphan, known from lists only, after five. If most expected pods are missing at once, the list is doubted instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::attempts::Blame;
 use super::rentals::offered_kind;
-use super::{About, Plane, detail};
+use super::{EventSubject, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::fleet::{Fleet, FleetSettings};
@@ -20,59 +19,61 @@ use crate::provider::{BootstrapError, Pod, PodStatus, PodTag, ProviderCall, Prov
 use crate::rental::{Bootstrap, LISTS_MIN, RentalPhase, Sighting};
 use crate::time::{Timestamp, humanize};
 
-/// How often a provider is asked while something is on its way.
+/// Interval between lists while machines are coming or going.
 const LIST_BUSY: Duration = Duration::from_secs(5);
-/// An answer that takes longer does not come any more.
+/// A call that takes longer counts as unanswered.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 const PRICES_EVERY: Duration = Duration::from_secs(3600);
-/// Where there is a budget nothing can be rented as long as a price is not known.
+/// With a budget, nothing can be rented until the price is known.
 const PRICES_MISSING: Duration = Duration::from_secs(60);
-/// So many lists in a row have to lack most of what should be there before they are believed; and an orphan, of which
-/// nothing but lists is heard. Forgotten too early, it makes room for another while it bills, and its grace begins anew.
+/// Lists in a row that must lack most expected pods before they are believed; also for an orphan, which is known from
+/// lists only. An orphan forgotten too early would free its budget while it still bills, and restart its grace
+/// period.
 const DOUBTS_MAX: u32 = 5;
-/// One that is missing is an everyday thing.
+/// A single missing pod is normal.
 const MISSING_MIN: usize = 2;
 
-/// What is known of a fleet's provider since this plane began.
+/// What a fleet's provider has answered since this plane started.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lists {
     asked_at: Option<Timestamp>,
     answered_at: Option<Timestamp>,
-    /// Somebody's line dropped: the next list comes soon.
+    /// A worker's connection dropped: the next list is due soon.
     is_urgent: bool,
-    /// Lists in a row that failed: whoever cannot answer is asked less often.
+    /// Failed lists in a row; they make lists less frequent.
     failed: u32,
     /// The last list was complete.
     pub(super) is_known: bool,
     /// Complete lists so far.
     complete: u32,
-    /// Lists in a row that lacked most of what should be there.
+    /// Lists in a row that lacked most expected pods.
     pub(super) doubtful: u32,
     priced_at: Option<Timestamp>,
 }
 
 impl Lists {
-    /// What a provider has is known: nothing is believed to be absent on the word of one list, which may lack anything.
-    pub(super) fn tell_all(&self, is_heir: bool) -> bool {
-        self.is_known && (!is_heir || self.complete >= LISTS_MIN)
+    /// Whether the provider's pods are known. A restored plane needs several complete lists, because a single one may
+    /// omit any pod.
+    pub(super) fn tell_all(&self, is_restored: bool) -> bool {
+        self.is_known && (!is_restored || self.complete >= LISTS_MIN)
     }
 }
 
-/// A pod with our tag that we know nothing of.
+/// A pod with our tag that has no record.
 #[derive(Clone, Debug)]
 pub(super) struct Orphan {
     pub(super) fleet: FleetId,
     kind: String,
-    /// It bills, too, until it is gone.
+    /// It bills until it is gone.
     price: Option<Money>,
     since: Timestamp,
     lists: u32,
-    /// Lists in a row that it was missing from.
+    /// Lists in a row that did not show it.
     missed: u32,
 }
 
 impl Orphan {
-    /// What an hour of it costs: as much as others of its kind if nobody says, and as the dearest if there are none.
+    /// Its hourly price: as reported, else that of its kind, else the highest of the fleet.
     pub(super) fn price(&self, fleet: &Fleet, settings: &FleetSettings) -> Option<Money> {
         let its_kind = fleet.prices.iter().filter(|(offer, _)| offered_kind(offer) == self.kind);
         let likely = its_kind.map(|(_, price)| *price).max();
@@ -81,7 +82,7 @@ impl Orphan {
 }
 
 impl Plane {
-    pub(super) fn listed(&mut self, now: Timestamp, id: &FleetId, result: Result<Vec<Pod>, ProviderError>) {
+    pub(super) fn apply_list(&mut self, now: Timestamp, id: &FleetId, result: Result<Vec<Pod>, ProviderError>) {
         let lists = self.fleets.lists.entry(id.clone()).or_default();
         (lists.asked_at, lists.answered_at) = (None, Some(now));
         lists.is_known = result.is_ok();
@@ -91,19 +92,20 @@ impl Plane {
             Ok(pods) => pods,
             Err(fault) => return self.provider_failed(now, id, "list", &fault),
         };
-        self.answered(id);
+        self.provider_answered(id);
         let Some(settings) = self.fleet_settings(id).cloned() else { return };
-        let (ours, strays) = self.sorted(id, pods);
-        let is_doubtful = self.doubt(now, &settings, &ours);
-        self.recognise(now, id, &ours, is_doubtful);
+        let (ours, strays) = self.split_pods(id, pods);
+        let is_doubtful = self.check_list(now, &settings, &ours);
+        self.match_pods(now, id, &ours, is_doubtful);
         if !is_doubtful {
-            self.sweep(now, &settings, &strays);
+            self.track_orphans(now, &settings, &strays);
         }
-        self.conclude(now, &settings);
+        self.judge_machines(now, &settings);
     }
 
-    /// The pods of this fleet's machines, and those with our tag that are nobody's: doubles, and those without a record.
-    fn sorted(&self, id: &FleetId, pods: Vec<Pod>) -> (BTreeMap<MachineId, Pod>, Vec<Pod>) {
+    /// Splits pods into those of this fleet's machines and strays: duplicates, and pods with our tag but without a
+    /// record.
+    fn split_pods(&self, id: &FleetId, pods: Vec<Pod>) -> (BTreeMap<MachineId, Pod>, Vec<Pod>) {
         let (mut ours, mut strays) = (BTreeMap::<MachineId, Pod>::new(), Vec::new());
         let mut seen = BTreeSet::new();
         for pod in pods.into_iter().filter(|pod| seen.insert(pod.id.clone())) {
@@ -112,7 +114,7 @@ impl Plane {
                 continue;
             }
             let is_own = tag.fleet == id.as_str();
-            // A fleet that was taken out of the settings has nobody else to look after what it left.
+            // No other fleet looks after the pods of a fleet that was removed from the settings.
             let is_left = self.settings.fleets.iter().all(|fleet| fleet.id.as_str() != tag.fleet);
             if !is_own && !is_left {
                 continue;
@@ -120,8 +122,8 @@ impl Plane {
             let machine = format!("{}-{}", tag.fleet, tag.number).parse::<MachineId>().ok();
             let machine = machine.filter(|machine| self.fleets.rentals.contains_key(machine));
             match machine {
-                // Of two with the same name the one we know counts, or else the one that was made first: lists begin
-                // with the newest.
+                // Of two pods with the same tag, the known one counts, else the one created first: lists begin with
+                // the newest.
                 Some(machine) => {
                     let known = self.fleets.rentals.get(&machine).and_then(|rental| rental.pod.clone());
                     match ours.remove(&machine) {
@@ -142,8 +144,8 @@ impl Plane {
         (ours, strays)
     }
 
-    /// Whether so much is missing at once that the list is more likely wrong than the world.
-    fn doubt(&mut self, now: Timestamp, settings: &FleetSettings, ours: &BTreeMap<MachineId, Pod>) -> bool {
+    /// Whether so many pods are missing at once that the list is more likely wrong than true.
+    fn check_list(&mut self, now: Timestamp, settings: &FleetSettings, ours: &BTreeMap<MachineId, Pod>) -> bool {
         let is_expected = |rental: &&crate::rental::Rental| {
             let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
             rental.phase != RentalPhase::Returning && long_made
@@ -160,12 +162,12 @@ impl Plane {
                 "its provider's list lacks {missing} of {total} machines: nothing follows from it yet"
             );
             let told = detail([("fleet", settings.id.as_str().into()), ("reason", reason.into())]);
-            self.happened(now, "fleet:doubt", About::default(), told);
+            self.publish(now, "fleet:doubt", EventSubject::default(), told);
         }
         is_doubtful
     }
 
-    fn recognise(
+    fn match_pods(
         &mut self,
         now: Timestamp,
         id: &FleetId,
@@ -194,11 +196,11 @@ impl Plane {
         }
     }
 
-    /// Pods with our tag and without a record bill for nobody: after a grace they are returned.
-    fn sweep(&mut self, now: Timestamp, settings: &FleetSettings, strays: &[Pod]) {
+    /// Pods with our tag and without a record are returned after a grace period.
+    fn track_orphans(&mut self, now: Timestamp, settings: &FleetSettings, strays: &[Pod]) {
         let id = &settings.id;
         let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
-        // It takes room and money until it is believed to be gone.
+        // An orphan takes capacity and budget until it is known to be gone.
         self.fleets.orphans.retain(|pod, orphan| {
             if orphan.fleet == *id {
                 orphan.missed = if there.contains(pod) { 0 } else { orphan.missed + 1 };
@@ -229,23 +231,23 @@ impl Plane {
             ("lists", lists.into()),
             ("reason", reason.into()),
         ]);
-        self.happened(now, "machine:orphan", About::default(), told);
+        self.publish(now, "machine:orphan", EventSubject::default(), told);
         self.call(id, ProviderCall::Return { pod: pod.id.clone() });
     }
 
-    /// What follows from what was seen and missed.
-    fn conclude(&mut self, now: Timestamp, settings: &FleetSettings) {
+    /// Draws conclusions from pods seen and missed.
+    fn judge_machines(&mut self, now: Timestamp, settings: &FleetSettings) {
         let machines: Vec<_> = self.rentals_of(&settings.id).map(|rental| rental.machine.clone()).collect();
         for machine in machines {
             let workers = self.workers_on(&machine);
-            // After a restart nobody is silent yet: whoever was there is given the time to say so.
+            // After a restart no worker counts as silent yet; each gets time to beat.
             let silence_max = self.settings.beat_idle * 3 / 2;
             let is_heard = workers.iter().filter_map(|worker| self.workers.get(worker)).any(|worker| {
                 worker.presence != Presence::Offline && worker.watch.silent_for(now) < silence_max
             });
             let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
             let was_up = matches!(rental.phase, RentalPhase::Up | RentalPhase::Draining);
-            // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.
+            // Ordered, searched for long enough and never seen. If it appears later, it is an orphan.
             let is_myth = rental.phase == RentalPhase::Returning
                 && rental.made_at.is_none()
                 && rental.missed >= 2
@@ -269,21 +271,21 @@ impl Plane {
         }
     }
 
-    /// A machine is not wanted any more, whatever it does; what its workers hold goes elsewhere.
+    /// Gives up a machine whatever its state; the attempts of its workers are requeued.
     pub(super) fn give_up(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         self.move_rental(now, machine, WorkerState::Error, reason);
         for worker in self.workers_on(machine) {
             let held: Vec<_> =
-                self.workers.get(&worker).map(|it| it.holds.keys().copied().collect()).unwrap_or_default();
+                self.workers.get(&worker).map(|it| it.assignments.keys().copied().collect()).unwrap_or_default();
             for job in held {
                 let why = format!("machine {machine} was given up: {reason}");
-                self.lose(now, job, Cause::Provider, why, Blame::Nobody);
+                self.lose(now, job, Cause::Provider, why, Blame::Unrelated);
             }
         }
     }
 
-    /// What a provider is asked for by the clock.
-    pub(super) fn keep_rentals(&mut self, now: Timestamp) {
+    /// Makes the provider calls that are due.
+    pub(super) fn run_provider_calls(&mut self, now: Timestamp) {
         let fleets: Vec<_> = self.settings.fleets.iter().filter(|fleet| fleet.can_rent).cloned().collect();
         let mut next = Timestamp::NEVER;
         for settings in fleets {
@@ -292,8 +294,8 @@ impl Plane {
                 next = next.min(quiet.until);
                 continue;
             }
-            next = next.min(self.ask_list(now, &settings)).min(self.ask_prices(now, &settings));
-            next = next.min(self.ask_returns(now, &settings));
+            next = next.min(self.request_list(now, &settings)).min(self.request_prices(now, &settings));
+            next = next.min(self.request_returns(now, &settings));
         }
         let due = self.cycle_due();
         if due <= now {
@@ -305,8 +307,8 @@ impl Plane {
         self.alarms.set(Alarm::Provider, next);
     }
 
-    /// A worker's line dropped: if its machine was rented, its provider may know what became of it.
-    pub(super) fn look_at_machine(&mut self, now: Timestamp, id: &WorkerId) {
+    /// A worker's connection dropped: if its machine is rented, the provider may know why.
+    pub(super) fn expedite_list(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let Some(fleet) = self.fleets.rentals.get(&worker.machine).map(|rental| rental.fleet.clone()) else {
             return;
@@ -315,7 +317,7 @@ impl Plane {
         self.alarms.set(Alarm::Provider, Some(now));
     }
 
-    fn ask_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+    fn request_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
         let is_moving = self.rentals_of(&settings.id).any(|rental| match rental.phase {
             RentalPhase::Lost | RentalPhase::Returning => true,
             RentalPhase::Made => rental.running_at.is_none() || settings.needs_bootstrap,
@@ -323,10 +325,10 @@ impl Plane {
             RentalPhase::Wanted => false,
         });
         let has_orphans = self.fleets.orphans.values().any(|orphan| orphan.fleet == settings.id);
-        let (every, is_heir) = (settings.limits.list_every, self.fleets.is_heir);
+        let (every, is_restored) = (settings.limits.list_every, self.fleets.is_restored);
         let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
-        // Lines drop all the time, and no list follows another faster than this for it.
-        let is_new = is_heir && lists.complete < LISTS_MIN;
+        // Connections drop often; they never make lists more frequent than this.
+        let is_new = is_restored && lists.complete < LISTS_MIN;
         let is_busy = is_moving || has_orphans || is_new || lists.is_urgent;
         let every = if is_busy { every.min(LIST_BUSY) } else { every };
         let due = match (lists.asked_at, lists.answered_at) {
@@ -346,7 +348,7 @@ impl Plane {
         now.plus(ANSWER_MAX)
     }
 
-    fn ask_prices(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+    fn request_prices(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
         let known = self.fleets.fleets.get(&settings.id).map(|fleet| &fleet.prices);
         let is_known = settings.offers.iter().all(|offer| known.is_some_and(|it| it.contains_key(offer)));
         let is_needed = settings.hour_max.is_some() || settings.day_max.is_some();
@@ -361,13 +363,13 @@ impl Plane {
         now.plus(every)
     }
 
-    /// Returns are asked for until they are proved, and told about when that takes long.
-    fn ask_returns(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+    /// Repeats return calls until the pod is proven gone, and raises an alert when that takes long.
+    fn request_returns(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
         let returning = self.rentals_of(&settings.id).filter(|rental| rental.phase == RentalPhase::Returning);
         let machines: Vec<_> = returning.map(|rental| rental.machine.clone()).collect();
         let mut next = Timestamp::NEVER;
         for machine in machines {
-            self.ask_back(now, &machine);
+            self.request_return(now, &machine);
             let Some(rental) = self.fleets.rentals.get_mut(&machine) else { continue };
             let alarm_at = rental.since.plus(settings.limits.return_timeout);
             if now >= alarm_at && !rental.return_alarm_sent {
@@ -403,10 +405,10 @@ impl Plane {
             ("fleet", settings.id.as_str().into()),
             ("reason", reason.into()),
         ]);
-        self.happened(now, "machine:alarm", About::default(), told);
+        self.publish(now, "machine:alarm", EventSubject::default(), told);
     }
 
-    /// The next moment at which time alone makes a machine overdue, or ends a draining.
+    /// When time alone makes a machine overdue or ends a drain.
     fn cycle_due(&self) -> Timestamp {
         let rentals = self.fleets.rentals.values().filter_map(|rental| {
             let settings = self.fleet_settings(&rental.fleet)?;
@@ -416,7 +418,7 @@ impl Plane {
         rentals.chain(draining.filter_map(|worker| worker.drain_until)).min().unwrap_or(Timestamp::NEVER)
     }
 
-    /// Brings a worker to a machine whose image starts none, as soon as there is a way in.
+    /// Installs a worker on a machine whose image starts none, as soon as SSH is reachable.
     pub(super) fn prepare(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
         let id = rental.fleet.clone();
@@ -430,7 +432,7 @@ impl Plane {
         if is_wanted && !is_visited {
             self.fleets.visits.insert(machine.clone(), Bootstrap::Running);
             let told = detail([("machine", machine.as_str().into()), ("state", "preparing".into())]);
-            self.happened(now, "machine:state", About::default(), told);
+            self.publish(now, "machine:state", EventSubject::default(), told);
             self.call(&id, ProviderCall::Bootstrap { machine: machine.clone(), pod: Box::new(pod.clone()) });
         }
     }

@@ -1,13 +1,13 @@
-//! Who is silent, what follows from it, and the brake that holds back when most of the fleet falls silent together:
-//! then it is more likely our own link than everyone's death.
+//! Detects silent workers and acts on them, unless most of the fleet falls silent together: then the plane's own link
+//! has more likely failed, and the mass-loss brake holds the verdicts back.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::attempts::{Blame, pair};
-use super::reliability::Went;
-use super::{About, Plane, detail};
+use super::attempts::{Blame, block_detail};
+use super::reliability::PresenceChange;
+use super::{EventSubject, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{JobId, MachineId, Shape, WorkerId};
@@ -17,12 +17,12 @@ use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
 use crate::supervise::WatchVerdict;
 use crate::time::{Timestamp, humanize};
-use crate::worker::{Overrun, Stop};
+use crate::worker::{Overrun, PendingCancel};
 
 use super::PlaneAnswer;
 
 impl Plane {
-    /// We were paused, or the store was slow: the time we did not listen is nobody's silence.
+    /// The plane was paused or its store was slow: that time does not count as any worker's silence.
     pub(super) fn notice_own_absence(&mut self, now: Timestamp) {
         let away = now.since(self.stepped_at);
         if away < self.settings.plane_stall_max {
@@ -30,14 +30,14 @@ impl Plane {
         }
         for worker in self.workers.values_mut() {
             worker.watch.extend_deadline(now, away);
-            for hold in worker.holds.values_mut() {
+            for hold in worker.assignments.values_mut() {
                 hold.progressed_at = hold.progressed_at.plus(away).min(now);
-                // An order is as late as we are: its grace begins anew.
-                (hold.assigned_at, hold.told_at, hold.tells) = (now, now, hold.tells.min(1));
+                // Orders were delayed by the same pause: their grace period starts again.
+                (hold.assigned_at, hold.sent_at, hold.sends) = (now, now, hold.sends.min(1));
             }
         }
         let about = detail([("millis", u64::try_from(away.as_millis()).unwrap_or(u64::MAX).into())]);
-        self.happened(now, "plane:away", About::default(), about);
+        self.publish(now, "plane:away", EventSubject::default(), about);
     }
 
     pub(super) fn worker_alarm(&mut self, now: Timestamp, id: &WorkerId) {
@@ -49,36 +49,36 @@ impl Plane {
         match (presence, finding) {
             (Presence::Offline, _) | (_, WatchVerdict::Alive) => {}
             (Presence::Suspect, WatchVerdict::Probe | WatchVerdict::Probing) => {}
-            (Presence::Online, WatchVerdict::Probe | WatchVerdict::Probing) => self.suspect(now, id),
+            (Presence::Online, WatchVerdict::Probe | WatchVerdict::Probing) => self.mark_suspect(now, id),
             (Presence::Online | Presence::Suspect, WatchVerdict::Silent) => {
                 if presence == Presence::Online {
-                    self.suspect(now, id);
+                    self.mark_suspect(now, id);
                 }
-                self.silent(now, id);
+                self.mark_offline(now, id);
             }
         }
         self.watch_worker(now, id);
         self.assign(now, id);
     }
 
-    /// No new work; nothing is taken away yet.
-    pub(super) fn suspect(&mut self, now: Timestamp, id: &WorkerId) {
+    /// No new work for the worker; it keeps its attempts for now.
+    pub(super) fn mark_suspect(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.presence = Presence::Suspect;
         self.client_state(now, id);
         self.needs_assign = true;
         let online = self.workers.values().filter(|worker| worker.presence == Presence::Online).count();
         let was_on = self.mass_loss.is_on(now);
-        let is_on = self.mass_loss.silent(now, id, online, &self.settings);
+        let is_on = self.mass_loss.record_loss(now, id, online, &self.settings);
         self.alarms.set(Alarm::Brake, self.mass_loss.wake_at());
         if is_on && !was_on {
             let reason = self.mass_loss.reason(now).unwrap_or_default();
-            self.happened(now, "fleet:brake", About::default(), detail([("reason", reason.into())]));
+            self.publish(now, "fleet:brake", EventSubject::default(), detail([("reason", reason.into())]));
         }
     }
 
-    /// The verdict on a silent worker, unless the brake holds it back.
-    fn silent(&mut self, now: Timestamp, id: &WorkerId) {
+    /// Declares a silent worker offline, unless the brake holds that back.
+    fn mark_offline(&mut self, now: Timestamp, id: &WorkerId) {
         if self.mass_loss.is_on(now) {
             return;
         }
@@ -86,33 +86,34 @@ impl Plane {
         let silence = worker.watch.silent_for(now);
         let reason = format!("no beat for {}", humanize(silence));
         let seen_at = worker.watch.seen_at();
-        worker.reliability.went_stale(now, seen_at);
+        worker.reliability.mark_stale(now, seen_at);
         (worker.presence, worker.changed_at) = (Presence::Offline, now);
         worker.is_polling = false;
         self.needs_assign = true;
-        worker.tally.went_stale += 1;
+        worker.counts.went_stale += 1;
         worker.reason.clone_from(&reason);
-        let held: Vec<_> = worker.holds.iter().map(|(job, hold)| (*job, hold.has_begun())).collect();
+        let held: Vec<_> = worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
         for (job, has_begun) in held {
-            // Whoever was gone before it named the job was not taken down by it.
-            let blame = if has_begun { Blame::Crashed } else { Blame::Nobody };
+            // A worker that fell silent before it confirmed the job was not crashed by it.
+            let blame = if has_begun { Blame::Crashed } else { Blame::Unrelated };
             self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), blame);
         }
         self.store_worker(now, id);
-        self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
-        self.machine_follows(now, id, Went::Stale(seen_at));
-        self.tell_if_unreliable(now, id);
+        self.publish_worker(now, "worker:offline", id, detail([("reason", reason.into())]));
+        self.update_machine_presence(now, id, PresenceChange::Stale(seen_at));
+        self.alert_if_unreliable(now, id);
     }
 
-    /// News of a worker, and what they mean for whoever only wants to know whether it can be used.
-    pub(super) fn worker_news(
+    /// Publishes an event about a worker, and `client:state` for subscribers that only need to know whether it is
+    /// usable.
+    pub(super) fn publish_worker(
         &mut self,
         now: Timestamp,
         name: &'static str,
         id: &WorkerId,
         detail: Map<String, Value>,
     ) {
-        self.happened(now, name, About::worker(id), detail);
+        self.publish(now, name, EventSubject::worker(id), detail);
         self.client_state(now, id);
     }
 
@@ -128,51 +129,51 @@ impl Plane {
             ("available", is_available.into()),
             ("presence", worker.presence.as_str().into()),
             ("state", worker.state.as_str().into()),
-            ("busy", worker.holds.len().into()),
+            ("busy", worker.assignments.len().into()),
             ("slots", worker.slots.into()),
             ("reason", reason.clone().into()),
         ]);
-        self.happened(now, "client:state", About::worker(id), state);
+        self.publish(now, "client:state", EventSubject::worker(id), state);
     }
 
-    /// A worker went offline or came back: so does its machine, if none of the others there is heard.
-    pub(super) fn machine_follows(&mut self, now: Timestamp, id: &WorkerId, went: Went) {
+    /// A worker went offline or came back: its machine changes with it if no other worker there is online.
+    pub(super) fn update_machine_presence(&mut self, now: Timestamp, id: &WorkerId, went: PresenceChange) {
         let Some(worker) = self.workers.get(id) else { return };
         let (machine, presence) = (worker.machine.clone(), worker.presence);
         let others = self.workers.values().filter(|it| it.machine == machine && it.id != *id);
         if machine::machine_presence(others.map(|it| it.presence)) == Presence::Offline {
             let state = detail([("machine", machine.as_str().into()), ("state", presence.as_str().into())]);
-            self.happened(now, "machine:state", About::worker(id), state);
-            self.machine_went(now, &machine, went);
+            self.publish(now, "machine:state", EventSubject::worker(id), state);
+            self.record_machine_presence(now, &machine, went);
         }
     }
 
-    /// A worker is on another machine now: the one it was on is offline if nobody else is heard there.
-    pub(super) fn machine_lost_one(&mut self, now: Timestamp, machine: &MachineId) {
+    /// A worker moved to another machine: the old one is offline if no other worker there is online.
+    pub(super) fn worker_moved_away(&mut self, now: Timestamp, machine: &MachineId) {
         let there = self.workers.values().filter(|it| it.machine == *machine);
         if machine::machine_presence(there.map(|it| it.presence)) == Presence::Offline {
             let state =
                 detail([("machine", machine.as_str().into()), ("state", Presence::Offline.as_str().into())]);
-            self.happened(now, "machine:state", About::default(), state);
-            self.machine_went(now, machine, Went::Left);
+            self.publish(now, "machine:state", EventSubject::default(), state);
+            self.record_machine_presence(now, machine, PresenceChange::Away);
             self.forget_machine(machine);
         }
     }
 
-    /// Somebody is there after all: the brake may let go sooner.
-    pub(super) fn heard_after_loss(&mut self, now: Timestamp, id: &WorkerId) {
-        self.mass_loss.heard(now, id, &self.settings);
+    /// A worker beats after a mass loss: the brake may be released sooner.
+    pub(super) fn end_mass_loss(&mut self, now: Timestamp, id: &WorkerId) {
+        self.mass_loss.record_beat(now, id, &self.settings);
         if let Some(at) = self.mass_loss.wake_at() {
             self.alarms.set(Alarm::Brake, Some(at));
         }
     }
 
-    /// Attempts that take too long are taken away; whoever holds them is told to stop.
+    /// Takes away attempts that overran their limits; their worker is ordered to cancel them.
     pub(super) fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_heard = worker.presence == Presence::Online;
         let overdue: Vec<_> = worker
-            .holds
+            .assignments
             .iter()
             .filter(|_| is_heard)
             .map(|(job, hold)| (job, hold, hold.overrun_at(self.started_at(*job), &self.settings)))
@@ -180,19 +181,19 @@ impl Plane {
             .map(|(job, hold, (_, how))| (*job, hold.attempt, now.since(hold.progressed_at), how))
             .collect();
         for (job, attempt, silence, how) in overdue {
-            let (what, cause, blame) = self.judged(silence, how);
+            let (what, cause, blame) = self.judge_overrun(silence, how);
             if let Some(worker) = self.workers.get_mut(id) {
-                worker.cancels.insert((job, attempt), Stop::new(what.clone()));
+                worker.cancels.insert((job, attempt), PendingCancel::new(what.clone()));
                 self.undelivered.insert(id.clone());
             }
             self.lose(now, job, cause, format!("{what} on worker {id}"), blame);
         }
     }
 
-    /// Whose fault it is that something takes too long.
-    fn judged(&self, silence: Duration, how: Overrun) -> (String, Cause, Blame) {
+    /// Cause and blame of an overrun.
+    fn judge_overrun(&self, silence: Duration, how: Overrun) -> (String, Cause, Blame) {
         match how {
-            // What stands still took its service down with it; what is only old did not.
+            // An attempt without progress took its service down; one that is merely old did not.
             Overrun::Stuck => {
                 let blame = match self.settings.stuck_policy {
                     StuckPolicy::Progress => Blame::Crashed,
@@ -200,13 +201,13 @@ impl Plane {
                 };
                 (format!("stuck: no progress for {}", humanize(silence)), Cause::Service, blame)
             }
-            // It never ran, so it says nothing of the pair: the service had other things to do.
+            // It never ran, so it is no evidence about the pair: the service was busy.
             Overrun::NotBegun(limit) => (
                 format!("not begun within its start limit of {}", humanize(limit)),
                 Cause::Service,
-                Blame::Nobody,
+                Blame::Unrelated,
             ),
-            // The job's own measure: tried on elsewhere it will hardly be quicker, so its own attempts pay for it.
+            // The job's own limit: another worker will hardly be faster, so the job's own attempts are used up.
             Overrun::NoProgress(limit) => {
                 (format!("no progress within its node limit of {}", humanize(limit)), Cause::Job, Blame::Pair)
             }
@@ -222,7 +223,7 @@ impl Plane {
 
     pub(super) fn brake_alarm(&mut self, now: Timestamp) {
         if self.mass_loss.release(now) {
-            self.happened(now, "fleet:brake_released", About::default(), Map::new());
+            self.publish(now, "fleet:brake_released", EventSubject::default(), Map::new());
             let silent: Vec<_> = self
                 .workers
                 .values()
@@ -236,19 +237,19 @@ impl Plane {
         self.alarms.set(Alarm::Brake, self.mass_loss.wake_at());
     }
 
-    /// A block's wait is over: the pair may have one trial.
+    /// A block's cooldown is over: the pair may have one trial.
     pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
         if self.blocks.expire(now, worker, &shape) {
-            let mut why = self.blocks.get(worker, &shape).map(|block| pair(shape, block)).unwrap_or_default();
+            let mut why = self.blocks.get(worker, &shape).map(|block| block_detail(shape, block)).unwrap_or_default();
             why.insert("reason".to_owned(), "the wait is over: one trial".into());
-            self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
+            self.publish(now, "client:unblocked_workflow", EventSubject::worker(worker), why);
             self.assign(now, worker);
         } else if let Some(block) = self.blocks.get(worker, &shape).filter(|block| block.is_blocked()) {
             self.alarms.set(Alarm::Block(worker.clone(), shape), Some(block.until));
         }
     }
 
-    /// A quarantined shape may have its trial.
+    /// A quarantined shape may have one trial.
     pub(super) fn shape_alarm(&mut self, now: Timestamp, shape: Shape) {
         match self.quarantine.get(&shape).and_then(|it| it.row.trial_at) {
             Some(trial_at) if now < trial_at => self.alarms.set(Alarm::Shape(shape), Some(trial_at)),
@@ -288,18 +289,18 @@ impl Plane {
         }
     }
 
-    /// Sets the worker's alarm to when its own rules could say something new.
+    /// Sets the worker's alarm to the next time its state can change.
     pub(super) fn watch_worker(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let wake_at = worker.wake_at(now, &self.settings);
-        // A verdict the brake holds back is looked at again when the brake lets go.
+        // A verdict held back by the brake is checked again later.
         let wake_at = wake_at.map(|at| if at <= now { now.plus(Duration::from_secs(1)) } else { at });
         self.alarms.set(Alarm::Worker(id.clone()), wake_at);
         self.update_free(now, id);
     }
 
-    /// The worker holds something now and is watched more closely: its alarm must not come later than that, nor than what
-    /// the job itself allows.
+    /// A busy worker is watched more closely: its alarm must come no later than that, nor later than the job's own
+    /// limit.
     pub(super) fn tighten_alarm(&mut self, now: Timestamp, id: &WorkerId, limit: Option<Duration>) {
         let suspect_after = self.settings.suspect_after;
         let latest = now.plus(limit.map_or(suspect_after, |limit| limit.min(suspect_after)));

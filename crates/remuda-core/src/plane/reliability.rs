@@ -1,25 +1,25 @@
-//! How well workers and machines were heard, over restarts; and who is told when one goes stale too often. A worker's
-//! past is in its row. A machine's is kept by itself: it is heard while any of its workers is, which their pasts
-//! together do not tell any more.
+//! Uptime history of workers and machines across restarts, and alerts for those that go stale too often. A worker's
+//! history is in its row. A machine has a history of its own: it is online while any of its workers is, which cannot
+//! be derived from theirs.
 
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{About, Plane, detail};
+use super::{EventSubject, Plane, detail};
 use crate::document::{Collection, Document};
 use crate::id::{MachineId, WorkerId};
 use crate::record::Record;
 use crate::reliability::Reliability;
 use crate::time::Timestamp;
 
-/// What became of somebody's presence.
+/// A change of presence.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Went {
-    Came,
-    /// And when it was last seen.
+pub(super) enum PresenceChange {
+    Up,
+    /// With the time of the last beat.
     Stale(Timestamp),
-    Left,
+    Away,
 }
 
 impl Plane {
@@ -31,18 +31,18 @@ impl Plane {
         }
     }
 
-    /// The last worker of a machine went, or its first came.
-    pub(super) fn machine_went(&mut self, now: Timestamp, machine: &MachineId, went: Went) {
+    /// The last worker of a machine went offline, or its first one came online.
+    pub(super) fn record_machine_presence(&mut self, now: Timestamp, machine: &MachineId, went: PresenceChange) {
         let it = self.machines.entry(machine.clone()).or_insert_with(|| Reliability::new(now));
         match went {
-            Went::Came => it.came(now),
-            Went::Stale(seen_at) => it.went_stale(now, seen_at),
-            Went::Left => it.left(now),
+            PresenceChange::Up => it.mark_up(now),
+            PresenceChange::Stale(seen_at) => it.mark_stale(now, seen_at),
+            PresenceChange::Away => it.mark_away(now),
         }
-        if it.tells(now, self.settings.flaps_before_alert) {
+        if it.take_alert(now, self.settings.flaps_before_alert) {
             let stales = it.stale_last_hour(now);
             let told = detail([("machine", machine.as_str().into()), ("stale_in_an_hour", stales.into())]);
-            self.happened(now, "machine:unreliable", About::default(), told);
+            self.publish(now, "machine:unreliable", EventSubject::default(), told);
         }
         let body = self.machines.get(machine).and_then(|it| serde_json::value::to_raw_value(it).ok());
         self.records.extend(body.map(|body| {
@@ -57,17 +57,17 @@ impl Plane {
         }));
     }
 
-    pub(super) fn tell_if_unreliable(&mut self, now: Timestamp, id: &WorkerId) {
+    pub(super) fn alert_if_unreliable(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        if worker.reliability.tells(now, self.settings.flaps_before_alert) {
+        if worker.reliability.take_alert(now, self.settings.flaps_before_alert) {
             let stales = worker.reliability.stale_last_hour(now);
             self.store_worker(now, id);
             let told = detail([("stale_in_an_hour", stales.into())]);
-            self.happened(now, "worker:unreliable", About::worker(id), told);
+            self.publish(now, "worker:unreliable", EventSubject::worker(id), told);
         }
     }
 
-    /// Nobody there is remembered any more.
+    /// Drops a machine's history once no worker of it is known.
     pub(super) fn forget_machine(&mut self, machine: &MachineId) {
         let is_known = self.workers.values().any(|worker| worker.machine == *machine);
         if !is_known && self.machines.remove(machine).is_some() {
@@ -76,7 +76,7 @@ impl Plane {
         }
     }
 
-    /// How well a machine was heard, if any worker of it is remembered.
+    /// A machine's uptime history, if any worker of it is known.
     pub fn machine_reliability(&self, machine: &MachineId) -> Option<&Reliability> {
         self.machines.get(machine)
     }
@@ -87,7 +87,7 @@ impl Plane {
         self.machines.iter().filter(move |(_, it)| is_so(it)).map(|(machine, _)| machine)
     }
 
-    /// Workers that did.
+    /// Workers that went stale too often within the last hour.
     pub fn unreliable_workers(&self, now: Timestamp) -> impl Iterator<Item = &WorkerId> {
         let is_so = move |it: &Reliability| it.is_unreliable(now, self.settings.flaps_before_alert);
         self.workers.values().filter(move |worker| is_so(&worker.reliability)).map(|worker| &worker.id)

@@ -1,9 +1,9 @@
-//! Rented machines: ordered, recognised, prepared, given up and returned until they are proved gone. Nothing is
-//! concluded from a call that failed; nothing is created or returned because of a list that cannot be right.
+//! Rented machines: ordered, recognised, prepared, given up, and returned until they are proven gone. A failed call
+//! proves nothing, and an implausible list creates or returns nothing.
 
 use std::time::Duration;
 
-use super::{About, Plane, PlaneAnswer, PlaneEffect, detail};
+use super::{EventSubject, Plane, PlaneAnswer, PlaneEffect, detail};
 use crate::document::Collection;
 use crate::id::{FleetId, MachineId, WorkerId};
 use crate::machine::WorkerState;
@@ -13,29 +13,29 @@ use crate::rental::{Rental, RentalPhase};
 use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
 
-/// What is not free now may be in a moment.
+/// Missing capacity is often back soon.
 const CAPACITY_WAIT: Duration = Duration::from_secs(60);
 
 impl Plane {
-    pub(super) fn provider_said(
+    pub(super) fn apply_provider_event(
         &mut self,
         now: Timestamp,
         fleet: &FleetId,
         news: ProviderEvent,
     ) -> PlaneAnswer {
         match news {
-            ProviderEvent::Rented { machine, result: Ok(pod) } => self.rented(now, &machine, &pod),
+            ProviderEvent::Rented { machine, result: Ok(pod) } => self.rent_succeeded(now, &machine, &pod),
             ProviderEvent::Rented { machine, result: Err(fault) } => {
-                self.not_rented(now, fleet, &machine, &fault)
+                self.rent_failed(now, fleet, &machine, &fault)
             }
-            ProviderEvent::Listed { result } => self.listed(now, fleet, result),
+            ProviderEvent::Listed { result } => self.apply_list(now, fleet, result),
             ProviderEvent::Returned { result, .. } => match result {
-                Ok(()) => self.answered(fleet),
-                Err(fault) if fault.class == ProviderErrorClass::NotFound => self.answered(fleet),
+                Ok(()) => self.provider_answered(fleet),
+                Err(fault) if fault.class == ProviderErrorClass::NotFound => self.provider_answered(fleet),
                 Err(fault) => self.provider_failed(now, fleet, "return", &fault),
             },
             ProviderEvent::Priced { result: Ok(prices) } => {
-                self.answered(fleet);
+                self.provider_answered(fleet);
                 let known = self.fleets.fleets.entry(fleet.clone()).or_default();
                 if known.prices != prices {
                     known.prices = prices;
@@ -53,21 +53,21 @@ impl Plane {
         self.effects.push(PlaneEffect::CallProvider { fleet: fleet.clone(), call });
     }
 
-    /// Wishes are stored with the same commit that lets the provider hear of them.
+    /// Orders machines. They are stored in the same commit that releases the call to the provider.
     pub(super) fn rent(&mut self, now: Timestamp, id: &FleetId, count: u32, reason: &str) {
         let Some(settings) = self.fleet_settings(id).cloned() else { return };
         let Some(deployment) = self.fleets.deployment.clone() else { return };
-        self.went(now, Some(id), ScalingDirection::Up);
-        self.scaled(now, Some(id), "scale:up", None, count, reason);
+        self.record_direction(now, Some(id), ScalingDirection::Up);
+        self.publish_scaling(now, Some(id), "scale:up", None, count, reason);
         for _ in 0..count {
             let fleet = self.fleet(id);
             let Ok(offer) = fleet.offer(now, &settings) else { return };
-            // What was counted on may have been passed over since, and what is next may cost more.
+            // The counted offer may be avoided by now, and the next one may cost more.
             let coming = self.rentals_of(id).filter(|rental| rental.phase.state() == WorkerState::Spawning);
             let coming = u32::try_from(coming.count()).unwrap_or(u32::MAX);
             let is_paid = self.affordable(now, &fleet, &settings).is_none_or(|(count, _)| count > 0);
-            // So may the brake have gone on: what failed in this very cycle counts.
-            if !is_paid || fleet.creation.room(now, coming) == 0 {
+            // A failure within this very cycle may have tripped the brake.
+            if !is_paid || fleet.creation.creations_max(now, coming) == 0 {
                 return;
             }
             let number = self.next_number(now);
@@ -83,7 +83,7 @@ impl Plane {
         }
     }
 
-    /// No two machines are ever called alike: by the moment, and by the order within it.
+    /// A unique machine number: from the time, and increasing within one millisecond.
     fn next_number(&mut self, now: Timestamp) -> String {
         self.fleets.last_number = now.as_millis().max(self.fleets.last_number + 1);
         let (mut number, mut digits) = (self.fleets.last_number, Vec::new());
@@ -94,23 +94,23 @@ impl Plane {
         digits.iter().rev().collect()
     }
 
-    fn rented(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
-        // A machine that was forgotten meanwhile is found again by its tag.
+    fn rent_succeeded(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
+        // A machine that was forgotten meanwhile is recognised later by its tag.
         let Some(rental) = self.fleets.rentals.get_mut(machine).filter(|rental| rental.tag == pod.tag) else {
             return;
         };
         let fleet = rental.fleet.clone();
         rental.seen(now, pod);
-        self.answered(&fleet);
+        self.provider_answered(&fleet);
         self.store_rental(machine);
         self.machine_state(now, machine);
         self.judge_pod(now, machine, pod);
     }
 
-    fn not_rented(&mut self, now: Timestamp, id: &FleetId, machine: &MachineId, fault: &ProviderError) {
+    fn rent_failed(&mut self, now: Timestamp, id: &FleetId, machine: &MachineId, fault: &ProviderError) {
         self.provider_failed(now, id, "rent", fault);
         let Some(rental) = self.fleets.rentals.get_mut(machine) else { return };
-        // It was seen since: whatever the answer says, it is there.
+        // A list has shown it since, so it exists whatever this answer says.
         if rental.made_at.is_some() {
             return;
         }
@@ -140,11 +140,11 @@ impl Plane {
         self.fleet_settings(id).map_or(CAPACITY_WAIT, |settings| settings.limits.offer_cooldown)
     }
 
-    /// Is it what was ordered?
+    /// Checks that the pod is what was ordered.
     pub(super) fn judge_pod(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
         if rental.phase == RentalPhase::Returning {
-            return self.ask_back(now, machine);
+            return self.request_return(now, machine);
         }
         let fleet = self.fleet(&rental.fleet);
         let settings = self.fleet_settings(&rental.fleet);
@@ -156,7 +156,7 @@ impl Plane {
         } else if let Some((price, allowed)) = pod.price.zip(allowed).filter(|(price, max)| price > max) {
             Some(format!("it costs {price} an hour, {allowed} were agreed"))
         } else {
-            // Who is at work there already has shown that it can.
+            // A machine that is already working has proven itself.
             let is_new = rental.phase == RentalPhase::Made;
             let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
             host.map(|host| format!("its host {host} gave a bad machine a while ago"))
@@ -187,7 +187,7 @@ impl Plane {
         if rental.phase == RentalPhase::Returning || rental.phase == phase {
             return;
         }
-        // One that nobody saw since the plane before us asked for it says nothing about its provider.
+        // A machine ordered by the previous plane and never seen since says nothing about the provider.
         let is_failure = !(was_up || rental.is_unheard && rental.made_at.is_none());
         rental.go(now, phase, reason.to_owned());
         if state == WorkerState::Active && !was_up {
@@ -207,15 +207,15 @@ impl Plane {
             self.move_worker(now, &worker, state, reason.to_owned());
         }
         if phase == RentalPhase::Returning {
-            self.ask_back(now, machine);
+            self.request_return(now, machine);
         }
     }
 
     pub(super) fn workers_on(&self, machine: &MachineId) -> Vec<WorkerId> {
-        self.fleets.on.get(machine).into_iter().flatten().cloned().collect()
+        self.fleets.workers_on.get(machine).into_iter().flatten().cloned().collect()
     }
 
-    /// A machine that was paid for and never worked: its offer and host are passed over for a while.
+    /// A machine that was paid for and never worked: its offer and host are avoided for a while.
     fn creation_failed(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
         let (id, offer, host) = (rental.fleet.clone(), rental.offer.clone(), rental.host.clone());
@@ -232,8 +232,8 @@ impl Plane {
         self.store_fleet(&id);
     }
 
-    /// Asks for the return of a machine, if that is due; who has no pod yet is found by its tag first.
-    pub(super) fn ask_back(&mut self, now: Timestamp, machine: &MachineId) {
+    /// Requests the return of a machine, if due; a machine without a known pod must be found by its tag first.
+    pub(super) fn request_return(&mut self, now: Timestamp, machine: &MachineId) {
         let Some(rental) = self.fleets.rentals.get_mut(machine) else { return };
         let is_due = rental.phase == RentalPhase::Returning && rental.return_at.is_none_or(|at| at <= now);
         let id = rental.fleet.clone();
@@ -244,7 +244,7 @@ impl Plane {
         self.call(&id, ProviderCall::Return { pod });
     }
 
-    /// It is not there any more, or never was: its cost is kept, its name never used again.
+    /// The machine is gone, or never existed: its cost is kept, its name never used again.
     pub(super) fn forget_rental(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         let Some(rental) = self.fleets.rentals.remove(machine) else { return };
         self.fleets.visits.remove(machine);
@@ -265,9 +265,9 @@ impl Plane {
             ("state", "gone".into()),
             ("reason", reason.into()),
         ]);
-        self.happened(now, "machine:state", About::default(), told);
+        self.publish(now, "machine:state", EventSubject::default(), told);
         let workers = self.workers_on(machine);
-        self.fleets.on.remove(machine);
+        self.fleets.workers_on.remove(machine);
         for worker in workers {
             let is_over = self.workers.get(&worker).is_some_and(|it| it.state == WorkerState::Terminated);
             if !is_over {
@@ -276,7 +276,7 @@ impl Plane {
         }
     }
 
-    /// How a machine stands, told to whoever follows.
+    /// Publishes a machine's state.
     pub(super) fn machine_state(&mut self, now: Timestamp, machine: &MachineId) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
         let told = detail([
@@ -286,10 +286,10 @@ impl Plane {
             ("pod", rental.pod.as_ref().map_or(serde_json::Value::Null, |pod| pod.as_str().into())),
             ("reason", rental.reason.clone().into()),
         ]);
-        self.happened(now, "machine:state", About::default(), told);
+        self.publish(now, "machine:state", EventSubject::default(), told);
     }
 
-    pub(super) fn answered(&mut self, id: &FleetId) {
+    pub(super) fn provider_answered(&mut self, id: &FleetId) {
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         if fleet.quiet_until.is_some() {
             fleet.answered();
@@ -312,11 +312,11 @@ impl Plane {
             ("fault", fault.class.as_str().into()),
             ("reason", fault.message.clone().into()),
         ]);
-        self.happened(now, "fleet:fault", About::default(), told);
+        self.publish(now, "fleet:fault", EventSubject::default(), told);
     }
 }
 
-/// The GPU an offer is for: `NVIDIA L4@EU-RO-1/SECURE` is one of `NVIDIA L4`. Nothing for offers that name none.
+/// The GPU an offer is for: `NVIDIA L4` for `NVIDIA L4@EU-RO-1/SECURE`; empty if the offer names none.
 pub(super) fn offered_kind(offer: &str) -> &str {
     let kind = offer.split(['@', '/']).next().unwrap_or(offer);
     if kind == ANY { "" } else { kind }

@@ -1,11 +1,11 @@
-//! Which job goes to which worker, and why not. After every step no worker that could take a job sits beside a job
-//! that it could take: whoever becomes free is fed, and whatever becomes ready is placed, at once.
+//! Which worker takes which job, and why not. After every step no worker is idle while a job that it could take is
+//! queued: a worker that becomes free gets work, and a job that becomes ready is assigned, at once.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use super::{Plane, place};
+use super::{Plane, queue_entry};
 use crate::block;
 use crate::id::{JobId, Service, Shape, WorkerId};
 use crate::job::{Job, JobState};
@@ -16,11 +16,11 @@ use crate::queue::{Demand, Matcher};
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
-/// Why a worker does not get a job.
+/// Why a worker cannot take a job now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {
     Mismatch(Mismatch),
-    /// An operator keeps the shape away from it.
+    /// An operator excluded it for this shape.
     Excluded,
     NotActive(WorkerState),
     NotOnline(Presence),
@@ -30,7 +30,7 @@ pub enum PassedOver {
     Blocked {
         until: Timestamp,
     },
-    /// Another job is the one trial this pair is allowed.
+    /// Another job is the one trial allowed for this pair.
     BlockTrial {
         job: JobId,
     },
@@ -40,11 +40,11 @@ pub enum PassedOver {
     QuarantineTrial {
         job: JobId,
     },
-    /// It failed there before, and others could take it.
+    /// The job failed there before, and other workers could take it.
     FailedBefore,
-    /// It ran out of memory on one no larger, and larger ones could take it.
+    /// The job ran out of memory on a worker no larger, and larger ones could take it.
     TooSmall,
-    /// It is there and takes no work.
+    /// It is online but reports that it takes no work.
     Unavailable {
         reason: String,
     },
@@ -74,18 +74,18 @@ impl fmt::Display for PassedOver {
 }
 
 impl PassedOver {
-    /// Whether waiting will not change it.
+    /// Whether waiting cannot change it.
     pub fn is_permanent(&self) -> bool {
         matches!(self, PassedOver::Mismatch(_) | PassedOver::Excluded)
     }
 }
 
-/// How many workers that could take a job are compared with each other.
+/// At most this many workers are compared for a job.
 const CANDIDATES_MAX: usize = 32;
 
 impl Plane {
-    /// Those of these node classes that nobody has. Where nobody is there to say, or somebody does not list what it has,
-    /// nothing is known to be missing.
+    /// Those of these node classes that no worker has. Empty if no worker offers the service, or if one does not list
+    /// its classes.
     pub fn unknown_classes(&self, service: &Service, mut classes: BTreeSet<String>) -> BTreeSet<String> {
         let offers = self.workers.values().filter(|worker| {
             worker.services.contains(service)
@@ -100,10 +100,10 @@ impl Plane {
         if is_listed { classes } else { BTreeSet::new() }
     }
 
-    /// A job may start: it goes to the best worker that can take it now, or waits its turn.
+    /// A job may start: assigns it to the best worker that can take it now, or leaves it queued.
     pub(super) fn ready(&mut self, now: Timestamp, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
-        self.queue.insert(place(job));
+        self.queue.insert(queue_entry(job));
         if self.free.is_empty() {
             return;
         }
@@ -112,7 +112,7 @@ impl Plane {
         }
     }
 
-    /// Whom the job would rather have, or else whoever suits it best.
+    /// The preferred worker, or else the best one.
     fn best_worker(&self, now: Timestamp, job: &Job) -> Option<WorkerId> {
         self.preferred_worker(now, job).or_else(|| self.best_of(now, job, self.free.iter()))
     }
@@ -130,13 +130,13 @@ impl Plane {
             .take(CANDIDATES_MAX)
             .min_by_key(|worker| {
                 let pace = worker.pace(&job.kind.shape).unwrap_or(Duration::ZERO);
-                let load = worker.holds.len() * 1000 / worker.slots.max(1) as usize;
+                let load = worker.assignments.len() * 1000 / worker.slots.max(1) as usize;
                 (!worker.is_warm(&job.kind.shape), pace, load, worker.idle_since)
             })
             .map(|worker| worker.id.clone())
     }
 
-    /// Gives a worker as much as it can take. What would rather run elsewhere, and could at once, goes there.
+    /// Assigns as many jobs to a worker as it can take. A job that prefers another free worker goes there instead.
     pub(super) fn assign(&mut self, now: Timestamp, id: &WorkerId) {
         while let Some(job) = self.next_for(now, id) {
             let preferred = self.jobs.get(&job).and_then(|job| self.preferred_worker(now, job));
@@ -163,15 +163,16 @@ impl Plane {
         self.queue.next(&WorkerMatcher { plane: self, worker, now }, self.settings.look_ahead)
     }
 
-    /// The first reason why this worker does not get this job; nothing if it could take it now.
+    /// The first reason why this worker cannot take this job; None if it can take it now. The only definition of that
+    /// question.
     pub fn passed_over(&self, now: Timestamp, job: &Job, worker: &Worker) -> Option<PassedOver> {
-        if let Some(unfit) = self.unfit(&job.kind.demand, worker) {
+        if let Some(unfit) = self.mismatch(&job.kind.demand, worker) {
             return Some(PassedOver::Mismatch(unfit));
         }
         if self.is_excluded(&job.kind.shape, &worker.id) {
             return Some(PassedOver::Excluded);
         }
-        if let Some(reason) = self.kept_out(now, &job.kind.shape, worker) {
+        if let Some(reason) = self.worker_obstacle(now, &job.kind.shape, worker) {
             return Some(reason);
         }
         if !worker.unavailable_reason.is_empty() {
@@ -184,28 +185,28 @@ impl Plane {
         (worker.free_slots(now) == 0).then_some(PassedOver::Busy { slots: worker.slots })
     }
 
-    fn unfit(&self, demand: &Demand, worker: &Worker) -> Option<Mismatch> {
+    fn mismatch(&self, demand: &Demand, worker: &Worker) -> Option<Mismatch> {
         demand.needs().mismatch(demand.service(), &worker.id, &worker.services, &worker.offer)
     }
 
-    /// Reasons that have to do with the worker's state and the shape, not with the single job.
-    fn kept_out(&self, now: Timestamp, shape: &Shape, worker: &Worker) -> Option<PassedOver> {
+    /// Reasons that depend on the worker and the shape, not on the single job.
+    fn worker_obstacle(&self, now: Timestamp, shape: &Shape, worker: &Worker) -> Option<PassedOver> {
         if worker.state != WorkerState::Active {
             return Some(PassedOver::NotActive(worker.state));
         }
         if worker.presence != Presence::Online {
             return Some(PassedOver::NotOnline(worker.presence));
         }
-        if !worker.is_heard {
+        if !worker.has_beaten {
             return Some(PassedOver::NotOnline(Presence::Suspect));
         }
         if let Some(until) = worker.probation.until().filter(|until| now < *until) {
             return Some(PassedOver::Probation { until });
         }
-        self.shape_kept_out(now, shape, &worker.id)
+        self.shape_obstacle(now, shape, &worker.id)
     }
 
-    fn shape_kept_out(&self, now: Timestamp, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
+    fn shape_obstacle(&self, now: Timestamp, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
         if self.is_excluded(shape, worker) {
             return Some(PassedOver::Excluded);
         }
@@ -225,7 +226,7 @@ impl Plane {
         }
     }
 
-    /// A retry goes to another worker, if there is one that could take it soon.
+    /// Whether a retry avoids this worker because another one could take it soon.
     fn avoids(&self, now: Timestamp, job: &Job, worker: &Worker) -> bool {
         job.is_avoiding(now)
             && job.should_avoid(worker)
@@ -233,8 +234,8 @@ impl Plane {
                 other.id != worker.id
                     && other.slots > 0
                     && !job.should_avoid(other)
-                    && self.unfit(&job.kind.demand, other).is_none()
-                    && self.kept_out(now, &job.kind.shape, other).is_none()
+                    && self.mismatch(&job.kind.demand, other).is_none()
+                    && self.worker_obstacle(now, &job.kind.shape, other).is_none()
             })
     }
 
@@ -248,7 +249,7 @@ impl Plane {
     }
 }
 
-/// The queue as one worker sees it.
+/// The queue's view of one worker.
 struct WorkerMatcher<'a> {
     plane: &'a Plane,
     worker: &'a Worker,
@@ -257,18 +258,18 @@ struct WorkerMatcher<'a> {
 
 impl Matcher for WorkerMatcher<'_> {
     fn fits(&self, demand: &Demand) -> bool {
-        self.plane.unfit(demand, self.worker).is_none()
+        self.plane.mismatch(demand, self.worker).is_none()
     }
 
-    fn may_run(&self, shape: &Shape) -> bool {
-        self.plane.shape_kept_out(self.now, shape, &self.worker.id).is_none()
+    fn allows_shape(&self, shape: &Shape) -> bool {
+        self.plane.shape_obstacle(self.now, shape, &self.worker.id).is_none()
     }
 
     fn is_warm(&self, shape: &Shape) -> bool {
         self.worker.is_warm(shape)
     }
 
-    fn takes(&self, job: JobId) -> bool {
+    fn accepts(&self, job: JobId) -> bool {
         let Some(job) = self.plane.jobs.get(&job) else { return false };
         debug_assert!(matches!(job.state(), JobState::Waiting { .. }));
         !self.plane.avoids(self.now, job, self.worker)

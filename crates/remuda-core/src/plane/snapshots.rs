@@ -1,9 +1,8 @@
-//! What each fleet's plan is made from: who belongs to it, what waits for it, what it may cost. Questions only.
+//! The input of each fleet's plan: its workers, its share of the queue, its budget. Read-only.
 //!
-//! What waits is shared out in the order of the fleets: workers without a fleet take first, as many jobs as the
-//! threshold allows each of them, then every fleet up to its maximum; what is left over stays with the first fleet that
-//! could run it. A job that none of a fleet's workers could run is not the fleet's business: renting more of the same
-//! would not help.
+//! The queue is shared out in order: workers without a fleet first, as many jobs each as the threshold allows; then
+//! every fleet up to its maximum; the rest goes to the first fleet that could run it. A job that no worker of a fleet
+//! could run is not counted for it: renting more of the same would not help.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +19,12 @@ use crate::time::Timestamp;
 use crate::worker::Worker;
 
 impl Plane {
-    /// The plan of the workers without a fleet, then that of every fleet.
+    /// The plan for workers without a fleet, then one for every fleet.
     pub(super) fn plans(&self, now: Timestamp) -> Vec<(Option<FleetId>, CyclePlan)> {
         let shares = self.shares();
         let loose = FleetSnapshot {
             queued: shares.loose,
-            workers: self.loose().map(|worker| self.view(now, worker)).collect(),
+            workers: self.without_fleet().map(|worker| self.view(now, worker)).collect(),
             mass_loss: self.mass_loss.clone(),
             ..FleetSnapshot::default()
         };
@@ -45,7 +44,7 @@ impl Plane {
         let fleet = self.fleets.fleets.get(&settings.id).unwrap_or(&default);
         let rented = self.rentals_of(&settings.id).map(|rental| self.rental_view(now, rental, settings));
         let own = self.workers.values().filter(|worker| {
-            !self.fleets.rentals.contains_key(&worker.machine) && self.fleet_of(worker) == Some(&settings.id)
+            !self.fleets.rentals.contains_key(&worker.machine) && self.fleet_for_worker(worker) == Some(&settings.id)
         });
         let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id).count();
         FleetSnapshot {
@@ -71,7 +70,7 @@ impl Plane {
 
     /// A rented machine as one worker, however many agents run on it.
     fn rental_view(&self, now: Timestamp, rental: &Rental, settings: &FleetSettings) -> WorkerView {
-        let housed = self.fleets.on.get(&rental.machine);
+        let housed = self.fleets.workers_on.get(&rental.machine);
         let there = || housed.into_iter().flatten().filter_map(|worker| self.workers.get(worker));
         let is_ready = |worker: &Worker| match &worker.check {
             Some(check) => check.passed,
@@ -89,7 +88,7 @@ impl Plane {
             is_running: rental.running_at.is_some(),
             is_registered: there().next().is_some_and(|_| rental.joined_at.is_some()),
             start_check_passed: there()
-                .all(|worker| worker.is_heard && worker.beat_seq > 0 && is_ready(worker)),
+                .all(|worker| worker.has_beaten && worker.beat_seq > 0 && is_ready(worker)),
             trouble: rental
                 .overdue(now, settings)
                 .or(bad_check.filter(|_| rental.phase == RentalPhase::Made)),
@@ -103,8 +102,8 @@ impl Plane {
         }
     }
 
-    /// The fleet a worker belongs to: its rented machine's, the one that lists its machine, or the one it names.
-    pub fn fleet_of<'a>(&'a self, worker: &'a Worker) -> Option<&'a FleetId> {
+    /// The fleet of a worker: that of its rented machine, else the one that lists its machine, else the one it names.
+    pub fn fleet_for_worker<'a>(&'a self, worker: &'a Worker) -> Option<&'a FleetId> {
         if let Some(rental) = self.fleets.rentals.get(&worker.machine) {
             return Some(&rental.fleet);
         }
@@ -113,8 +112,8 @@ impl Plane {
         listed.or_else(named).map(|fleet| &fleet.id)
     }
 
-    fn loose(&self) -> impl Iterator<Item = &Worker> {
-        self.workers.values().filter(|worker| self.fleet_of(worker).is_none())
+    fn without_fleet(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.values().filter(|worker| self.fleet_for_worker(worker).is_none())
     }
 
     fn shares(&self) -> Shares {
@@ -128,7 +127,7 @@ impl Plane {
                 && worker.presence == Presence::Online
                 && worker.unavailable_reason.is_empty()
         };
-        let able: Vec<_> = self.loose().filter(is_able).collect();
+        let able: Vec<_> = self.without_fleet().filter(is_able).collect();
         let mut loose_room = able.len() as u64 * per(&self.settings.scaling);
         let mut room: Vec<_> = self
             .settings
@@ -137,7 +136,7 @@ impl Plane {
             .map(|fleet| u64::from(self.size_max(fleet)) * per(&fleet.scaling))
             .collect();
         let (mut loose, mut shares) = (0_u64, vec![0_u64; room.len()]);
-        for (demand, count) in self.queue.counts() {
+        for (demand, count) in self.queue.waiting_by_demand() {
             let mut left = count as u64;
             if able.iter().any(|worker| self.fits(demand, worker)) {
                 let taken = left.min(loose_room);
@@ -168,7 +167,7 @@ impl Plane {
         }
     }
 
-    /// How many machines a fleet may come to have.
+    /// The largest number of machines a fleet may have.
     fn size_max(&self, fleet: &FleetSettings) -> u32 {
         if fleet.can_rent {
             return fleet.scaling.machines_max;
@@ -176,7 +175,7 @@ impl Plane {
         let active = self
             .workers
             .values()
-            .filter(|worker| worker.state == WorkerState::Active && self.fleet_of(worker) == Some(&fleet.id));
+            .filter(|worker| worker.state == WorkerState::Active && self.fleet_for_worker(worker) == Some(&fleet.id));
         u32::try_from(active.count()).unwrap_or(u32::MAX)
     }
 
@@ -184,8 +183,7 @@ impl Plane {
         demand.needs().mismatch(demand.service(), &worker.id, &worker.services, &worker.offer).is_none()
     }
 
-    /// Whether a machine of this fleet could run such a job, as far as is known from its settings and from the workers
-    /// it has or had.
+    /// Whether a machine of this fleet could run such a job, judged by its settings and by the workers it has or had.
     pub(super) fn could_run(&self, fleet: &FleetSettings, demand: &Demand) -> bool {
         let needs = demand.needs();
         let is_served = fleet.services.is_empty() || fleet.services.contains(demand.service());
@@ -197,21 +195,21 @@ impl Plane {
             && if nobody { needs.pin.is_none() } else { known.any(|it| self.fits(demand, it)) }
     }
 
-    /// How many a policy other than the queue's length wants. As long as nothing has been measured, the latter decides.
+    /// Machines wanted by a policy other than queue length. None until something was measured.
     fn policy_target(&self, fleet: &Fleet, settings: &FleetSettings, queued: u32) -> Option<(u32, String)> {
         let ScalingPolicy::Latency { wait_max } = settings.policy else { return None };
         let known = fleet.run_times.len() as u64;
         let usual = fleet.run_times.values().sum::<u64>().checked_div(known)?;
         let (mut work, mut jobs) = (0_u64, 0_u64);
         let mut ours = BTreeMap::new();
-        for (demand, shape, count) in self.queue.shapes() {
+        for (demand, shape, count) in self.queue.waiting_by_shape() {
             if *ours.entry(demand).or_insert_with(|| self.could_run(settings, demand)) {
                 let pace = fleet.run_times.get(shape).copied().unwrap_or(usual);
                 work = work.saturating_add(pace.saturating_mul(count as u64));
                 jobs += count as u64;
             }
         }
-        // What another fleet takes is not waited for here.
+        // Jobs that another fleet takes are not counted here.
         let own = work.checked_div(jobs.max(1))?.saturating_mul(u64::from(queued).min(jobs));
         let wait_millis = u64::try_from(wait_max.as_millis()).unwrap_or(u64::MAX).max(1);
         let wanted = u32::try_from(own.div_ceil(wait_millis)).unwrap_or(u32::MAX);
@@ -224,7 +222,7 @@ impl Plane {
         Some((wanted, why))
     }
 
-    /// Why nothing may be created, whatever is wanted.
+    /// Why no machine may be created at all.
     fn creation_hold(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
         if self.fleets.deployment.is_none() {
             return Some("this deployment has no name yet".to_owned());
@@ -236,18 +234,18 @@ impl Plane {
             Some(lists) if lists.doubtful > 0 => {
                 return Some("its provider's last list lacked most of what should be there".to_owned());
             }
-            Some(lists) if lists.tell_all(self.fleets.is_heir) => {}
+            Some(lists) if lists.tell_all(self.fleets.is_restored) => {}
             Some(_) | None => return Some("what its provider has is not known yet".to_owned()),
         }
         fleet.offer(now, settings).err()
     }
 
-    /// What an hour of a machine costs, as far as anyone knows.
+    /// Hourly price of an offer, if known.
     pub(super) fn price_of(&self, fleet: &Fleet, settings: &FleetSettings, offer: &str) -> Option<Money> {
         fleet.prices.get(offer).copied().or(settings.price_max)
     }
 
-    /// How many more can be paid for, if money is limited.
+    /// How many more machines the budget allows; None without a budget.
     pub(super) fn affordable(
         &self,
         now: Timestamp,
@@ -281,7 +279,7 @@ impl Plane {
         hourly.into_iter().chain(daily).min()
     }
 
-    /// What all machines of a fleet cost in an hour, whatever their phase, and those that nobody knows of.
+    /// Hourly price of all machines of a fleet, in every phase, and of its orphans.
     pub(super) fn rate_of(&self, fleet: &Fleet, settings: &FleetSettings) -> Money {
         let price = |rental: &Rental| rental.price.or_else(|| self.price_of(fleet, settings, &rental.offer));
         let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id);
@@ -289,7 +287,7 @@ impl Plane {
         self.rentals_of(&settings.id).filter_map(price).chain(nobodys).sum()
     }
 
-    /// What a fleet has cost since the day began.
+    /// Cost of a fleet since the day began.
     pub fn spent_today(&self, now: Timestamp, settings: &FleetSettings) -> Money {
         let (day, began) = day_of(now);
         let fleet = self.fleet(&settings.id);
@@ -299,7 +297,7 @@ impl Plane {
         gone.plus(there.filter_map(|rental| Some(rental.cost_since(began, now, price(rental)?))).sum())
     }
 
-    /// Remembers whose money of the day is spent.
+    /// Records which fleets have used up their daily budget.
     pub(super) fn close_days(&mut self, now: Timestamp) {
         let (day, _) = day_of(now);
         let limited: Vec<_> =
@@ -313,14 +311,15 @@ impl Plane {
         }
     }
 
-    /// Whether the money of the day is spent, with what it takes to drain what is there.
+    /// Whether the daily budget is used up, counting the cost of draining.
     fn is_spent(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
         let max = settings.day_max?;
         let (day, began) = day_of(now);
         let left = began.plus(DAY).since(now);
         let spent = self.spent_today(now, settings);
         let owed = self.rate_of(fleet, settings).over(settings.scaling.drain_timeout.min(left));
-        // Once everything had to go, what was kept for that would be there to be spent again.
+        // Once the budget is used up it stays so for the day; otherwise the reserve kept for draining would be spent
+        // again.
         let is_over = fleet.spent_day == Some(day) || spent.plus(owed) > max;
         is_over.then(|| format!("{spent} of {max} a day are spent"))
     }

@@ -1,4 +1,4 @@
-//! What is accepted, and what is no longer wanted.
+//! Acceptance, cancellation and expiry of jobs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{About, Plane, PlaneAnswer, detail};
+use super::{EventSubject, Plane, PlaneAnswer, detail};
 use crate::alarm::Alarm;
 use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
 use crate::job::{DEADLINE_PASSED, Job, JobEvent, JobState};
@@ -18,9 +18,9 @@ use crate::refusal::Refusal;
 use crate::settings::BlockOn;
 use crate::time::Timestamp;
 
-/// A workflow that passed every check, with everything that was asked for.
+/// A checked workflow with all its options.
 #[derive(Clone, Debug)]
-pub struct Submission {
+pub struct JobSubmission {
     pub id: JobId,
     pub tenant: Tenant,
     pub priority: i8,
@@ -28,30 +28,30 @@ pub struct Submission {
     pub shape: Shape,
     pub workflow_hash: WorkflowHash,
     pub needs: Requirements,
-    /// From acceptance on.
+    /// Counted from acceptance.
     pub deadline: Option<Duration>,
     pub attempts_max: Option<u8>,
     pub options: JobOptions,
     pub key: Option<IdempotencyKey>,
-    /// What the store says about this key, for jobs that ended long ago.
-    pub known: Option<Known>,
+    /// What the store knows about this key, for jobs that ended long ago.
+    pub known: Option<KnownKey>,
     pub labels: BTreeMap<String, String>,
     pub metadata: Map<String, Value>,
     pub workflow: Arc<RawValue>,
 }
 
-/// An idempotency key's job.
+/// The job of an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownKey {
     pub job: JobId,
     pub fingerprint: Hash,
 }
 
-/// When a full queue is worth another try.
+/// Suggested to clients when the queue is full.
 const RETRY_WHEN_FULL: Duration = Duration::from_secs(5);
 
 impl Plane {
-    pub(super) fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<PlaneAnswer, Refusal> {
+    pub(super) fn submit(&mut self, now: Timestamp, submission: JobSubmission) -> Result<PlaneAnswer, Refusal> {
         if let Some(known) = self.known_key(&submission) {
             let fingerprint = submission.key.as_ref().map(|key| key.fingerprint);
             if fingerprint != Some(known.fingerprint) {
@@ -69,7 +69,7 @@ impl Plane {
         let job = Box::new(self.header(accepted.clone()));
         let status = job.status(now);
         self.records.push(Record::JobAccepted { job: Arc::new(accepted), status, workflow });
-        self.happened(now, "job:queued", About::job(&job), Map::new());
+        self.publish(now, "job:queued", EventSubject::job(&job), Map::new());
         self.remember_key(&job);
         self.alarms.set(Alarm::Job(id), job.wake_at(now));
         self.jobs.insert(id, job);
@@ -80,7 +80,7 @@ impl Plane {
         Ok(PlaneAnswer::Accepted { job: id, created: true })
     }
 
-    fn accept(&self, now: Timestamp, submission: Submission) -> (AcceptedJob, Arc<RawValue>) {
+    fn accept(&self, now: Timestamp, submission: JobSubmission) -> (AcceptedJob, Arc<RawValue>) {
         let shape = match self.settings.block_on {
             BlockOn::Shape => submission.shape,
             BlockOn::Exact => submission.workflow_hash,
@@ -104,20 +104,21 @@ impl Plane {
         (accepted, submission.workflow)
     }
 
-    fn known_key(&self, submission: &Submission) -> Option<Known> {
+    fn known_key(&self, submission: &JobSubmission) -> Option<KnownKey> {
         let key = submission.key.as_ref()?;
         let open = self.keys.get(&(submission.tenant.clone(), key.key.clone())).copied();
         open.or(submission.known)
     }
 
     pub(super) fn remember_key(&mut self, job: &Job) {
-        if let Some(key) = job.extra.as_ref().and_then(|extra| extra.key.as_ref()) {
-            let known = Known { job: job.id, fingerprint: key.fingerprint };
+        if let Some(key) = job.extras.as_ref().and_then(|extra| extra.key.as_ref()) {
+            let known = KnownKey { job: job.id, fingerprint: key.fingerprint };
             self.keys.insert((job.tenant.clone(), key.key.clone()), known);
         }
     }
 
-    /// Cancelled at once, whether or not its worker can be reached: the worker is fenced and told when it is heard.
+    /// Cancels at once, whether or not the worker can be reached: its attempt is fenced, and it gets the cancel order
+    /// with its next beat.
     pub(super) fn cancel(
         &mut self,
         now: Timestamp,
@@ -132,12 +133,12 @@ impl Plane {
         self.end_early(now, id, JobEvent::Expire, "job:failed", reason).expect("an open job can expire");
     }
 
-    pub(super) fn condemn(&mut self, now: Timestamp, id: JobId, message: String) {
+    pub(super) fn fail_quarantined(&mut self, now: Timestamp, id: JobId, message: String) {
         let event = JobEvent::FailQuarantined { message: message.clone() };
         self.end_early(now, id, event, "job:failed", message).expect("a waiting job can be condemned");
     }
 
-    /// Ends an open job from our side, taking it away from whoever holds it.
+    /// Ends an open job by the plane's decision and takes it from the worker that holds it.
     fn end_early(
         &mut self,
         now: Timestamp,
@@ -146,20 +147,20 @@ impl Plane {
         name: &'static str,
         reason: String,
     ) -> Result<PlaneAnswer, Refusal> {
-        let Some(job) = self.jobs.get_mut(&id) else { return Err(self.unknown(id)) };
+        let Some(job) = self.jobs.get_mut(&id) else { return Err(self.unknown_job(id)) };
         let running_on = match job.state() {
             JobState::Running { worker, .. } => Some(worker.clone()),
             JobState::Waiting { .. } | JobState::Ended(_) => None,
         };
         job.apply(now, event, &self.settings)?;
         if let Some(worker) = running_on {
-            self.take_away(now, &worker, id, &reason);
+            self.revoke(now, &worker, id, &reason);
         }
         self.ended(now, id, name, detail([("reason", reason.into())]));
         Ok(PlaneAnswer::Done)
     }
 
-    pub(super) fn unknown(&self, id: JobId) -> Refusal {
+    pub(super) fn unknown_job(&self, id: JobId) -> Refusal {
         match self.ended.outcomes.get(&id) {
             Some((_, state)) => Refusal::Ended { state },
             None => Refusal::UnknownJob(id),
@@ -167,8 +168,8 @@ impl Plane {
     }
 }
 
-/// What a submission of this job would be known by.
+/// The idempotency key under which this job is known.
 pub(super) fn key_of(job: &Job) -> Option<(Tenant, String)> {
-    let key = job.extra.as_ref()?.key.as_ref()?;
+    let key = job.extras.as_ref()?.key.as_ref()?;
     Some((job.tenant.clone(), key.key.clone()))
 }

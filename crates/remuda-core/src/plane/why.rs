@@ -1,5 +1,5 @@
-//! Why a job is where it is: every candidate and why it was passed over, every attempt, and one sentence for people.
-//! A question: nothing changes by asking.
+//! Explains a job's state: every worker and why it cannot take the job, every attempt, and one sentence for people.
+//! Read-only.
 
 use std::collections::BTreeMap;
 
@@ -14,17 +14,17 @@ use crate::record::{JobStatus, PastAttempt};
 use crate::time::{Timestamp, humanize};
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Why {
+pub struct JobExplanation {
     pub job: JobId,
     pub state: &'static str,
-    /// The one sentence.
+    /// One sentence for people.
     pub reason: String,
     pub attempts: Vec<PastAttempt>,
     pub failures: u8,
     pub infra_failures: u8,
-    /// Every worker, and what speaks against it; nothing does if it could take the job now.
+    /// Every worker, with the reason why it cannot take the job; no reason if it could take it now.
     pub candidates: Vec<Candidate>,
-    /// Workers that are kept apart from its shape, on trial with it, or close to it.
+    /// Workers that are blocked for its shape, on trial with it, or have failed with it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<BlockedWorker>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,11 +48,11 @@ pub struct BlockedWorker {
     pub reason: String,
 }
 
-/// More candidates than this are not listed one by one.
+/// At most this many candidates are listed.
 const CANDIDATES_MAX: usize = 1000;
 
 impl Plane {
-    pub fn why(&self, now: Timestamp, id: JobId) -> Option<Why> {
+    pub fn explain(&self, now: Timestamp, id: JobId) -> Option<JobExplanation> {
         let job = self.jobs.get(&id)?;
         let candidates = match job.state() {
             JobState::Waiting { .. } => self.candidates(now, job),
@@ -64,7 +64,7 @@ impl Plane {
             JobState::Running { .. } | JobState::Ended(_) => Vec::new(),
         };
         let status = job.status(now);
-        Some(Why {
+        Some(JobExplanation {
             job: id,
             state: status.state.name(),
             reason: self.reason(now, job),
@@ -84,8 +84,8 @@ impl Plane {
         })
     }
 
-    /// The story of a job that has ended, told from its stored life.
-    pub fn explain_ended(job: JobId, status: &JobStatus) -> Why {
+    /// Explains a job that has ended, from its stored status.
+    pub fn explain_ended(job: JobId, status: &JobStatus) -> JobExplanation {
         use crate::record::StateRow;
         let reason = match &status.state {
             StateRow::Completed { worker } => format!("completed by {worker} in attempt {}", status.attempt),
@@ -96,7 +96,7 @@ impl Plane {
             StateRow::Cancelled { message } => format!("cancelled: {message}"),
             StateRow::Queued { .. } | StateRow::Running { .. } => "under way".to_owned(),
         };
-        Why {
+        JobExplanation {
             job,
             state: status.state.name(),
             reason,
@@ -109,17 +109,17 @@ impl Plane {
         }
     }
 
-    /// The one sentence: why it waits, or how it runs.
+    /// One sentence: why the job waits, or how it runs.
     pub fn reason(&self, now: Timestamp, job: &Job) -> String {
         match job.state() {
             JobState::Waiting { not_before } if now < *not_before => retry_reason(now, *not_before),
             JobState::Waiting { .. } => {
                 let reason = self.waiting_reason(now, job);
-                // What is on its way is what whoever waits wants to know.
-                self.coming(job).map_or(reason.clone(), |coming| format!("{coming} ({reason})"))
+                // Machines on their way matter most to a waiting client.
+                self.pending_machines(job).map_or(reason.clone(), |coming| format!("{coming} ({reason})"))
             }
             JobState::Running { worker, started_at, .. } => {
-                let hold = self.workers.get(worker).and_then(|worker| worker.holds.get(&job.id));
+                let hold = self.workers.get(worker).and_then(|worker| worker.assignments.get(&job.id));
                 let progress = hold.map_or(0.0, |hold| hold.progress * 100.0);
                 let quiet = hold.map_or(now, |hold| hold.progressed_at);
                 format!(
@@ -171,7 +171,7 @@ impl Plane {
             .filter(|(_, reason)| !reason.as_ref().is_some_and(PassedOver::is_permanent))
             .peekable();
         if fit.peek().is_none() {
-            return format!("unschedulable: {}", nobody_fits(&candidates));
+            return format!("unschedulable: {}", missing_everywhere(&candidates));
         }
         if fit.clone().any(|(_, reason)| reason.is_none()) {
             return "its turn comes with the next step".to_owned();
@@ -207,8 +207,8 @@ impl Plane {
     }
 }
 
-/// What nobody has, if it is one thing.
-fn nobody_fits(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
+/// What all workers lack, if it is one thing.
+fn missing_everywhere(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
     let unfits: Vec<_> = candidates
         .iter()
         .filter_map(|(_, reason)| match reason {

@@ -430,7 +430,7 @@ async fn refuse(
 /// Whether this is what a worker that is there was given; where a route names the worker, its handler asks the same.
 async fn has_joined(context: &Context, ticket: &Secret) -> bool {
     let hash = ticket.hash();
-    context.plane.read(move |plane, _| plane.has_joined(hash)).await.unwrap_or(false)
+    context.plane.read(move |plane, _| plane.is_worker_token(hash)).await.unwrap_or(false)
 }
 
 /// Whoever belongs to a tenant hears of no job of another, not even that there is one.

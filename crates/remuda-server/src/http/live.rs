@@ -44,7 +44,7 @@ pub(super) async fn put(
     let attempts = context.live_attempts.clone();
     // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
     let look = move |plane: &Plane, _| {
-        let running = plane.runs(&worker, token_hash, job, attempt)?;
+        let running = plane.running_job(&worker, token_hash, job, attempt)?;
         let (tenant, metadata) = (running.tenant.clone(), running.metadata());
         attempts.apply(job, attempt, &report);
         Ok::<_, Refusal>(LiveUpdate { job, attempt, tenant, metadata, worker, report })

@@ -50,7 +50,7 @@ pub(super) async fn put(
     let (previews, size_bytes) = (context.previews.clone(), bytes.len());
     // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
     let look = move |plane: &remuda_core::plane::Plane, _| {
-        let of = plane.runs(&worker, token_hash, job, attempt)?;
+        let of = plane.running_job(&worker, token_hash, job, attempt)?;
         let (tenant, metadata) = (of.tenant.clone(), of.metadata());
         previews.insert(job, preview);
         Ok::<_, remuda_core::refusal::Refusal>(PreviewUpdate {

@@ -108,7 +108,7 @@ pub(super) async fn beat(
         warn!(%worker, %error, "the blobs of a result could not be touched");
     }
     let waits = !wait.is_zero();
-    let event = PlaneEvent::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), waits };
+    let event = PlaneEvent::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), long_poll: waits };
     let answer = if waits {
         let line = Line { plane: context.plane.clone(), worker, seq, is_open: true };
         line.wait(&context, event, wait.min(WAIT_MAX)).await?
@@ -272,7 +272,7 @@ struct HoldView {
 }
 
 fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
-    let holds = worker.holds.iter().map(|(job, hold)| HoldView {
+    let holds = worker.assignments.iter().map(|(job, hold)| HoldView {
         job: *job,
         attempt: hold.attempt.0,
         progress: hold.progress,
@@ -293,10 +293,10 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
         joined_at: worker.joined_at.to_string(),
         reason: worker.reason.clone(),
         unavailable_reason: worker.unavailable_reason.clone(),
-        completed: worker.tally.completed,
-        failed: worker.tally.failed,
-        lost: worker.tally.lost,
-        went_stale: worker.tally.went_stale,
+        completed: worker.counts.completed,
+        failed: worker.counts.failed,
+        lost: worker.counts.lost,
+        went_stale: worker.counts.went_stale,
         reliability: worker.reliability.summary(now),
         unreliable: worker.reliability.is_unreliable(now, settings.flaps_before_alert),
         stale_after_seconds: worker.stale_after(settings).as_secs_f64(),

@@ -124,7 +124,7 @@ mod tests {
 
     use remuda_core::document::Document;
     use remuda_core::id::JobId;
-    use remuda_core::plane::{PlaneEvent, Submission};
+    use remuda_core::plane::{PlaneEvent, JobSubmission};
     use remuda_core::settings::Settings;
     use remuda_core::workflow::{self, WorkflowLimits};
     use remuda_store::blobs::BlobHash;
@@ -169,7 +169,7 @@ mod tests {
             let text = format!("{{\"picture\":{{\"info\":{{\"hash\":\"{blob}\"}}}}}}");
             let examined = workflow::examine(&text, &WorkflowLimits::default()).unwrap();
             let id = self.plane.new_job_id();
-            let submission = Submission {
+            let submission = JobSubmission {
                 id,
                 tenant: "default".parse().unwrap(),
                 priority: 0,

@@ -102,9 +102,9 @@ impl Laws {
         let listens_now = now.since(self.stepped_at) < self.rules.plane_stall_max;
         let listens_long =
             listens_now && now.since(self.listens_since.max(self.braked_at)) > REASSIGNED_WITHIN;
-        for worker in plane.workers().filter(|worker| !worker.holds.is_empty() && listens_long) {
+        for worker in plane.workers().filter(|worker| !worker.assignments.is_empty() && listens_long) {
             if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
-                let what = format!("{} is dead and holds {} jobs", worker.id, worker.holds.len());
+                let what = format!("{} is dead and holds {} jobs", worker.id, worker.assignments.len());
                 self.violated(Law::L3, at, what);
             }
         }
@@ -119,7 +119,7 @@ impl Laws {
                 hosts.iter().filter(|host| *host.name() == worker.id).find_map(|host| host.agent.as_ref());
             let Some(agent) = agent else { continue };
             let held: BTreeSet<_> = agent.held().collect();
-            for (job, hold) in &worker.holds {
+            for (job, hold) in &worker.assignments {
                 let key = (*job, hold.attempt);
                 if !held.contains(&key) {
                     unheld.insert(key, self.unheld.get(&key).copied().unwrap_or(at));
@@ -219,7 +219,7 @@ impl Laws {
                 let what = format!("{} has {room} slots and the plane assumes fewer", worker.id);
                 self.violated(Law::L4, at, what);
             }
-            if let Some(job) = worker.holds.keys().next() {
+            if let Some(job) = worker.assignments.keys().next() {
                 self.violated(Law::L4, at, format!("{} holds job {job}, which has ended", worker.id));
             }
         }

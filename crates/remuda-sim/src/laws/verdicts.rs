@@ -256,10 +256,10 @@ impl Laws {
             let apart = its_last.since(heard_at).max(heard_at.since(its_last));
             // A worker with a new attempt is expected to beat faster only from then on.
             let watched_from =
-                it.holds.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
+                it.assignments.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
             apart <= together && now.since(watched_from) >= self.rules.suspect_after + together
         });
-        let silent = silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.holds.is_empty()));
+        let silent = silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.assignments.is_empty()));
         let is_mass = silent >= 4 && silent * 100 > (fleet + 1) * 60;
         if is_mass && now.since(its_last) < lease * 2 {
             let what =

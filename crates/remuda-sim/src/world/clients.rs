@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use remuda_core::id::{Hash, JobId};
 use remuda_core::need::Requirements;
-use remuda_core::plane::{Known, Submission};
+use remuda_core::plane::{KnownKey, JobSubmission};
 use remuda_core::record::IdempotencyKey;
 
 use super::World;
@@ -105,7 +105,7 @@ impl World<'_> {
     }
 
     /// The submission as the HTTP layer builds it: the id is drawn here, once per request.
-    pub(super) fn submission(&mut self, client: usize, is_changed: bool, known: Option<Known>) -> Submission {
+    pub(super) fn submission(&mut self, client: usize, is_changed: bool, known: Option<KnownKey>) -> JobSubmission {
         let serial = self.next_call();
         let id = JobId::from_u128(u128::from(self.now) << 80 | u128::from(serial) << 16 | client as u128);
         let plan = &self.scenario.jobs[client];
@@ -120,7 +120,7 @@ impl World<'_> {
             _ => {}
         }
         let zone = plan.zone.map(|zone| ("zone".to_owned(), zone.to_owned()));
-        Submission {
+        JobSubmission {
             id,
             tenant: self.tenant_of(client),
             priority: plan.priority,
@@ -147,10 +147,10 @@ impl World<'_> {
     }
 
     /// What the store knows about the client's key, looked up as the HTTP layer does.
-    pub(super) fn known(&self, client: usize) -> Option<Known> {
+    pub(super) fn known(&self, client: usize) -> Option<KnownKey> {
         let plan = self.scenario.jobs.get(client).filter(|plan| plan.has_key)?;
         let (job, fingerprint) = self.store.keys.get(&(plan.tenant.clone(), key(client)))?;
-        Some(Known { job: *job, fingerprint: *fingerprint })
+        Some(KnownKey { job: *job, fingerprint: *fingerprint })
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use remuda_core::agent::CallError;
 use remuda_core::id::Hash;
-use remuda_core::plane::{Known, PlaneAnswer, PlaneEffect, PlaneEvent};
+use remuda_core::plane::{KnownKey, PlaneAnswer, PlaneEffect, PlaneEvent};
 use remuda_core::refusal::Refusal;
 
 use super::World;
@@ -133,7 +133,7 @@ impl World<'_> {
         &mut self,
         driver: &Driver,
         request: &PlaneRequest,
-        known: Option<Known>,
+        known: Option<KnownKey>,
     ) -> Option<(PlaneEvent, Hash)> {
         let mut token = Hash::from_bytes([0; 32]);
         let event = match request.clone() {
@@ -145,7 +145,7 @@ impl World<'_> {
                 PlaneEvent::Join { join, token_hash: token, proof }
             }
             PlaneRequest::Beat { worker, token, beat, wait } => self
-                .forged_beat(driver, PlaneEvent::Beat { worker, token_hash: token, beat, waits: wait > 0 }),
+                .forged_beat(driver, PlaneEvent::Beat { worker, token_hash: token, beat, long_poll: wait > 0 }),
             PlaneRequest::Leave { worker, token } => {
                 PlaneEvent::Leave { worker, token_hash: Some(token), reason: "stop requested".to_owned() }
             }

@@ -85,7 +85,7 @@ impl World<'_> {
 
     /// The beat that the plane sees.
     pub(super) fn forged_beat(&mut self, driver: &Driver, event: PlaneEvent) -> PlaneEvent {
-        let (Some(sabotage), PlaneEvent::Beat { worker, token_hash, mut beat, waits }) =
+        let (Some(sabotage), PlaneEvent::Beat { worker, token_hash, mut beat, long_poll: waits }) =
             (self.sabotage, event.clone())
         else {
             return event;
@@ -93,7 +93,7 @@ impl World<'_> {
         let plane = &driver.plane;
         match sabotage {
             Sabotage::IgnoreInventory => {
-                let holds = plane.worker(&worker).into_iter().flat_map(|worker| &worker.holds);
+                let holds = plane.worker(&worker).into_iter().flat_map(|worker| &worker.assignments);
                 for (job, hold) in holds {
                     let is_over = beat.finished.iter().any(|it| it.job == *job && it.attempt == hold.attempt);
                     if !is_over && beat.held.iter().all(|held| held.job != *job) {
@@ -114,7 +114,7 @@ impl World<'_> {
             }
             Sabotage::DropFence => {
                 let holder = |it: &FinishedAttempt| {
-                    let current = plane.workers().find(|worker| worker.holds.contains_key(&it.job))?;
+                    let current = plane.workers().find(|worker| worker.assignments.contains_key(&it.job))?;
                     (current.id != worker).then_some(current)
                 };
                 let Some((finished, holder)) =
@@ -144,7 +144,7 @@ impl World<'_> {
             }
             _ => {}
         }
-        PlaneEvent::Beat { worker, token_hash, beat, waits }
+        PlaneEvent::Beat { worker, token_hash, beat, long_poll: waits }
     }
 
     pub(super) fn forged_answer(&mut self, answer: AgentResponse) -> AgentResponse {
@@ -220,7 +220,7 @@ impl World<'_> {
         let it = &self.hosts[host];
         let Some(driver) = self.lead.and_then(|at| self.drivers[at].as_ref()) else { return };
         let Some(worker) = driver.plane.worker(it.name()) else { return };
-        let held = worker.holds.iter().map(|(job, hold)| forged(*job, hold.attempt));
+        let held = worker.assignments.iter().map(|(job, hold)| forged(*job, hold.attempt));
         let beat = remuda_core::wire::Beat {
             incarnation: worker.incarnation,
             seq: worker.beat_seq + 1,

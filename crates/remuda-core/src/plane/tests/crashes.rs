@@ -107,7 +107,7 @@ fn tale(steps: usize) -> Vec<String> {
     story.dies_after = steps;
     story.join("a");
     story.join("b");
-    let only = |worker: &'static str| move |it: &mut Submission| it.needs.pin = Some(id(worker));
+    let only = |worker: &'static str| move |it: &mut JobSubmission| it.needs.pin = Some(id(worker));
     let done = story.submit_with("s", only("a")).unwrap();
     story.work_to(5, &["a", "b"]);
     story.complete("a", done);

@@ -151,7 +151,7 @@ impl Rented {
     }
 
     fn held_back(&self) -> String {
-        self.story.plane.plan(self.story.now).reasons.join("\n")
+        self.story.plane.preview_cycle(self.story.now).reasons.join("\n")
     }
 }
 

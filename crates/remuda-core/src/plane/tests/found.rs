@@ -148,7 +148,7 @@ fn who_has_no_room_because_of_what_it_is_to_stop_is_not_small_for_it() {
     let mut beat = story.beat_of("a");
     beat.finished = vec![finished(jobs[1], Attempt(1), AttemptOutcome::Rejected, None)];
     story.send("a", beat, false).unwrap();
-    assert_eq!(story.plane.worker(&id("a")).unwrap().slots_seen, Some(2));
+    assert_eq!(story.plane.worker(&id("a")).unwrap().slots_observed, Some(2));
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn what_was_turned_down_is_forgotten_when_there_is_nothing_left_to_do() {
     story.join_with("a", |join| join.slots = 2);
     let jobs = [story.submit("s"), story.submit("s")];
     story.beat("a").unwrap();
-    let seen = |story: &Story| story.plane.worker(&id("a")).unwrap().slots_seen;
+    let seen = |story: &Story| story.plane.worker(&id("a")).unwrap().slots_observed;
     // What a former life left at its service took the room.
     story.hand("a").held.remove(&jobs[1]);
     let mut beat = story.beat_of("a");
@@ -192,7 +192,7 @@ fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_ther
     beat.finished = vec![finished(job, Attempt(1), AttemptOutcome::Rejected, None)];
     story.send("a", beat, false).unwrap();
     let worker = story.plane.worker(&id("a")).unwrap();
-    assert_eq!((worker.slots, worker.slots_seen), (3, None));
+    assert_eq!((worker.slots, worker.slots_observed), (3, None));
 }
 
 /// It takes its room until it has stopped.

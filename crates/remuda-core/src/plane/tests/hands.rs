@@ -78,14 +78,14 @@ impl Story {
     }
 
     /// Sends a beat; one that was not taken for news is sent again under the new term, as the wire asks.
-    pub(crate) fn send(&mut self, name: &str, mut beat: Beat, waits: bool) -> Result<BeatReply, Refusal> {
+    pub(crate) fn send(&mut self, name: &str, mut beat: Beat, long_poll: bool) -> Result<BeatReply, Refusal> {
         if self.hand(name).is_mute {
             return Ok(BeatReply::default());
         }
         let token_hash = Hash::digest(self.hand(name).token.as_bytes());
         loop {
             let event =
-                PlaneEvent::Beat { worker: id(name), token_hash, beat: Box::new(beat.clone()), waits };
+                PlaneEvent::Beat { worker: id(name), token_hash, beat: Box::new(beat.clone()), long_poll };
             let reply = match self.step(event)? {
                 PlaneAnswer::Reply(reply) => reply,
                 PlaneAnswer::Pending => return Ok(BeatReply::default()),

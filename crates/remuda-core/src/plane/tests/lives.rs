@@ -19,7 +19,7 @@ fn a_drain_is_told_at_the_next_beat_and_again_until_the_worker_says_that_it_drai
             worker: id("a"),
             token_hash: Hash::digest(b"token"),
             beat: Box::new(beat),
-            waits: true,
+            long_poll: true,
         };
         match story.step(event).unwrap() {
             PlaneAnswer::Reply(reply) => reply.drain,

@@ -74,7 +74,7 @@ fn news_from_before_the_planes_restart_is_no_evidence() {
         worker: id("a"),
         token_hash: Hash::digest(b"token"),
         beat: Box::new(copy),
-        waits: true,
+        long_poll: true,
     };
     let Ok(PlaneAnswer::Reply(reply)) = story.step(event) else { panic!("it is asked to beat again") };
     assert!(reply.beat_again && reply.term == Term(2));
@@ -198,7 +198,7 @@ fn with_a_third_of_the_beats_lost_and_the_rest_late_nobody_is_declared_dead() {
         story.poll("b");
     }
     story.is(job, "running on a, attempt 1");
-    assert_eq!(story.plane.worker(&id("a")).unwrap().tally.went_stale, 0);
+    assert_eq!(story.plane.worker(&id("a")).unwrap().counts.went_stale, 0);
 }
 
 #[test]

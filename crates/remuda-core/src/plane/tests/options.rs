@@ -87,7 +87,7 @@ fn who_is_excluded_by_an_affinity_never_runs_it_and_why_says_so() {
     story.is(job, "queued");
     let why = "unschedulable: every worker that could is excluded for its shape by an affinity";
     assert_eq!(story.why(job), why);
-    let candidate = &story.plane.why(story.now, job).unwrap().candidates[0];
+    let candidate = &story.plane.explain(story.now, job).unwrap().candidates[0];
     assert_eq!(candidate.passed_over.as_deref(), Some("is excluded for this shape by an affinity"));
     let other = story.submit("t");
     story.is(other, "running on a");

@@ -30,7 +30,7 @@ fn a_worker_whose_line_drops_is_suspect_at_once_and_stale_after_90_seconds() {
     );
     let worker = story.plane.worker(&id("a")).unwrap();
     assert_eq!(
-        (worker.watch.seen_at(), worker.tally.went_stale),
+        (worker.watch.seen_at(), worker.counts.went_stale),
         (secs(100), 1),
         "a verdict is no sign of life"
     );
@@ -127,7 +127,7 @@ fn a_late_beat_of_an_old_incarnation_revives_nobody() {
     story.to(200);
     assert_eq!(story.presence("a"), Presence::Offline);
     let token_hash = Hash::digest(b"token");
-    let beat = PlaneEvent::Beat { worker: id("a"), token_hash, beat: Box::new(late), waits: false };
+    let beat = PlaneEvent::Beat { worker: id("a"), token_hash, beat: Box::new(late), long_poll: false };
     let refused = Refusal::StaleIncarnation { current: Incarnation(2) };
     assert_eq!(story.step(beat).unwrap_err(), refused);
     assert_eq!(story.presence("a"), Presence::Offline);
@@ -157,7 +157,7 @@ fn whoever_goes_stale_too_often_is_told_of_once_an_hour_over_restarts() {
     }
     assert_eq!(told, ["worker:unreliable a", "machine:unreliable"]);
     let worker = story.plane.worker(&id("a")).unwrap();
-    assert_eq!((worker.tally.went_stale, worker.reliability.summary(story.now).hour.went_stale), (8, 8));
+    assert_eq!((worker.counts.went_stale, worker.reliability.summary(story.now).hour.went_stale), (8, 8));
     let summary = story.plane.machine_reliability(&machine).unwrap().summary(story.now);
     assert_eq!(summary.hour.went_stale, 4, "while b was heard, the machine was");
     assert!(summary.hour.uptime > worker.reliability.summary(story.now).hour.uptime);

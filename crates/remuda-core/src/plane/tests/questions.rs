@@ -67,7 +67,7 @@ fn the_whole_story_of_a_job_can_be_told() {
     story.join("b");
     story.fail("a", job, Cause::Service);
     story.to(0);
-    let why = story.plane.why(story.now, job).unwrap();
+    let why = story.plane.explain(story.now, job).unwrap();
     assert_eq!((why.state, why.failures, why.infra_failures), ("queued", 0, 1));
     assert_eq!((why.attempts[0].worker.as_str(), why.attempts[0].verdict.as_str()), ("a", "boom"));
     assert_eq!(why.service_job_id, Some(job.service_job_id(Attempt(1))));
@@ -75,7 +75,7 @@ fn the_whole_story_of_a_job_can_be_told() {
     assert_eq!(passed_over, [Some("is blocked for this shape until 1970-01-01T00:01:00.000Z"), None]);
     story.to(2);
     story.complete("b", job);
-    assert!(story.plane.why(story.now, job).is_none(), "it has left memory");
+    assert!(story.plane.explain(story.now, job).is_none(), "it has left memory");
     let told = Plane::explain_ended(job, story.kept.status(job));
     assert_eq!((told.state, told.reason.as_str()), ("completed", "completed by b in attempt 2"));
 }
@@ -90,9 +90,9 @@ fn asking_changes_nothing() {
     let before = format!("{:?}", story.plane);
     for second in [30, 61, 90, 5000] {
         for job in [job, waiting] {
-            assert!(story.plane.why(secs(second), job).is_some());
+            assert!(story.plane.explain(secs(second), job).is_some());
         }
-        story.plane.plan(secs(second));
+        story.plane.preview_cycle(secs(second));
         story.plane.wake_at();
     }
     assert_eq!(format!("{:?}", story.plane), before);

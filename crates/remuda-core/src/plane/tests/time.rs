@@ -132,7 +132,7 @@ fn while_the_store_is_away_workers_run_on_and_their_news_is_taken_afterwards() {
     story.is(done, "completed by a");
     story.is(running, "running on b, attempt 1");
     story.is(waiting, "running on a, attempt 1");
-    assert_eq!(story.plane.worker(&id("b")).unwrap().tally.lost, 0);
+    assert_eq!(story.plane.worker(&id("b")).unwrap().counts.lost, 0);
 }
 
 /// Faults: C21.

@@ -92,7 +92,7 @@ fn what_the_store_knows_of_a_key_counts_when_the_job_has_ended() {
     story.join("a");
     let job = story.submit_with("s", |it| it.key = key("k", b"body")).unwrap();
     story.complete("a", job);
-    let known = Some(Known { job, fingerprint: Hash::digest(b"body") });
+    let known = Some(KnownKey { job, fingerprint: Hash::digest(b"body") });
     assert_eq!(story.submit_with("s", |it| (it.key, it.known) = (key("k", b"body"), known)), Ok(job));
     let other = story.submit_with("s", |it| (it.key, it.known) = (key("k", b"other"), known));
     assert_eq!(other, Err(Refusal::KeyConflict { job }));
@@ -103,7 +103,7 @@ fn what_the_store_knows_of_a_key_counts_when_the_job_has_ended() {
 #[test]
 fn one_tenants_flood_does_not_hold_up_another() {
     let mut story = Story::new();
-    let tenant = |name: &'static str| move |it: &mut Submission| it.tenant = name.parse().unwrap();
+    let tenant = |name: &'static str| move |it: &mut JobSubmission| it.tenant = name.parse().unwrap();
     for _ in 0..50 {
         story.submit_with("s", tenant("flood")).unwrap();
     }
@@ -168,7 +168,7 @@ fn only_who_runs_the_newest_attempt_may_speak_for_it() {
     let (of_a, of_thief, guessed) =
         (token(&mut story, "a"), token(&mut story, "thief"), Hash::digest(b"guessed"));
     let check = |story: &Story, worker: &str, token, attempt, expected: Result<(), Refusal>| {
-        let answer = story.plane.runs(&id(worker), token, job, Attempt(attempt)).map(drop);
+        let answer = story.plane.running_job(&id(worker), token, job, Attempt(attempt)).map(drop);
         assert_eq!(answer, expected, "{worker} {attempt}");
     };
     check(&story, "a", of_a, 1, Ok(()));

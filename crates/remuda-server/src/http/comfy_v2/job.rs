@@ -98,7 +98,7 @@ pub(super) async fn read(context: &Context, id: JobId) -> Result<Option<JobView>
     let open = context.plane.read(move |plane, now| {
         let job = plane.job(id)?;
         let life = job.status(now);
-        let held = life.state.worker().and_then(|worker| plane.worker(worker)?.holds.get(&id));
+        let held = life.state.worker().and_then(|worker| plane.worker(worker)?.assignments.get(&id));
         let held = held.map(|hold| (hold.progress, hold.phase.clone()));
         let view = JobView {
             id,
@@ -107,7 +107,7 @@ pub(super) async fn read(context: &Context, id: JobId) -> Result<Option<JobView>
             metadata: job.metadata(),
             status: ApiStatus::new(job.deadline, &life),
             life,
-            queue_position: plane.ahead(id).map(|ahead| ahead + 1),
+            queue_position: plane.jobs_ahead(id).map(|ahead| ahead + 1),
             progress: None,
             outputs: Vec::new(),
         };

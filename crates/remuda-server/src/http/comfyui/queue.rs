@@ -74,7 +74,7 @@ impl OpenPrompts {
 }
 
 fn belongs_to(job: &Job, tenant: &Tenant) -> bool {
-    let is_own = job.extra.as_ref().is_some_and(|extra| extra.labels.contains_key(INTERNAL_LABEL));
+    let is_own = job.extras.as_ref().is_some_and(|extra| extra.labels.contains_key(INTERNAL_LABEL));
     job.tenant == *tenant && job.kind.demand.service().as_str() == SERVICE && !is_own
 }
 

@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use remuda_core::id::JobId;
-use remuda_core::plane::{Plane, Why};
+use remuda_core::plane::{Plane, JobExplanation};
 use serde_json::{Value, json};
 
 use super::super::path::Path;
@@ -15,7 +15,7 @@ pub(in crate::http) async fn why(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let id: JobId = id.parse()?;
-    let why = match context.plane.read(move |plane, now| plane.why(now, id)).await? {
+    let why = match context.plane.read(move |plane, now| plane.explain(now, id)).await? {
         Some(why) => why,
         None => {
             let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
@@ -26,7 +26,7 @@ pub(in crate::http) async fn why(
 }
 
 /// The story with its times as people read them.
-fn told(why: &Why) -> Value {
+fn told(why: &JobExplanation) -> Value {
     let mut story = json!(why);
     for (told, one) in story["attempts"].as_array_mut().into_iter().flatten().zip(&why.attempts) {
         told["started_at"] = one.started_at.to_string().into();

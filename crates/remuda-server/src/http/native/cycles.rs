@@ -16,7 +16,7 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
 }
 
 pub(in crate::http) async fn plan(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
-    let plan = context.plane.read(|plane, now| plane.plan(now)).await?;
+    let plan = context.plane.read(|plane, now| plane.preview_cycle(now)).await?;
     Ok(Json(json!(plan)))
 }
 

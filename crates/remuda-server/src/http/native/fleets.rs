@@ -20,7 +20,7 @@ use super::dollars;
 
 pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let fleets = context.plane.read(|plane, now| {
-        let plan = plane.plan(now);
+        let plan = plane.preview_cycle(now);
         let fleets = plane.settings().fleets.iter().map(|settings| view(plane, now, settings, &plan));
         fleets.collect::<Vec<_>>()
     });
@@ -34,7 +34,7 @@ pub(in crate::http) async fn one(
     let id: FleetId = fleet.parse()?;
     let shown = context.plane.read(move |plane, now| {
         let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == id);
-        settings.map(|settings| view(plane, now, settings, &plane.plan(now))).ok_or(id)
+        settings.map(|settings| view(plane, now, settings, &plane.preview_cycle(now))).ok_or(id)
     });
     match shown.await? {
         Ok(shown) => Ok(Json(shown)),
@@ -50,7 +50,7 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &CycleRep
         *machines.entry(rental.phase.as_str()).or_default() += 1;
     }
     let mut workers: BTreeMap<&str, u32> = BTreeMap::new();
-    for worker in plane.workers().filter(|worker| plane.fleet_of(worker) == Some(id)) {
+    for worker in plane.workers().filter(|worker| plane.fleet_for_worker(worker) == Some(id)) {
         *workers.entry(worker.state.as_str()).or_default() += 1;
     }
     let wanted = plan.fleets.get(id).map(|fleet| fleet.machines_wanted);

@@ -1,4 +1,4 @@
-//! What is told to whoever follows, in the one order of all events.
+//! Publishes events for subscribers, in one sequence.
 
 use std::sync::Arc;
 
@@ -11,36 +11,36 @@ use crate::record::{Record, StoredEvent};
 use crate::time::Timestamp;
 use crate::webhook::DeliveryResult;
 
-/// Whom an event is about.
+/// The subject of an event.
 #[derive(Clone, Copy, Default)]
-pub(super) struct About<'a> {
+pub(super) struct EventSubject<'a> {
     pub(super) job: Option<&'a Job>,
     pub(super) worker: Option<&'a WorkerId>,
     /// A job that is no longer in memory.
     pub(super) ended: Option<&'a DeliveryResult>,
 }
 
-impl<'a> About<'a> {
+impl<'a> EventSubject<'a> {
     pub(super) fn job(job: &'a Job) -> Self {
-        About { job: Some(job), ..About::default() }
+        EventSubject { job: Some(job), ..EventSubject::default() }
     }
 
     pub(super) fn worker(worker: &'a WorkerId) -> Self {
-        About { worker: Some(worker), ..About::default() }
+        EventSubject { worker: Some(worker), ..EventSubject::default() }
     }
 
     pub(super) fn both(job: &'a Job, worker: &'a WorkerId) -> Self {
-        About { job: Some(job), worker: Some(worker), ended: None }
+        EventSubject { job: Some(job), worker: Some(worker), ended: None }
     }
 }
 
-/// `Plane::happened`, for callers that borrow the job from the plane itself.
-pub(super) fn note(
+/// `Plane::publish`, for callers that borrow the job from the plane.
+pub(super) fn record_event(
     sequence: &mut Sequence,
     records: &mut Vec<Record>,
     now: Timestamp,
     name: &'static str,
-    about: About<'_>,
+    about: EventSubject<'_>,
     detail: Map<String, Value>,
 ) {
     *sequence = sequence.next();
@@ -67,14 +67,14 @@ pub(super) fn detail<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, V
 }
 
 impl Plane {
-    /// Tells the world, in the one order of all events.
-    pub(super) fn happened(
+    /// Publishes an event in the one sequence of all events.
+    pub(super) fn publish(
         &mut self,
         now: Timestamp,
         name: &'static str,
-        about: About<'_>,
+        about: EventSubject<'_>,
         detail: Map<String, Value>,
     ) {
-        note(&mut self.sequence, &mut self.records, now, name, about, detail);
+        record_event(&mut self.sequence, &mut self.records, now, name, about, detail);
     }
 }
