@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use remuda_core::id::{Hash, JobId, Term, WorkerId};
-use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, JobSubmission};
+use remuda_core::plane::{JobSubmission, JoinProof, Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::record::StoredState;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;

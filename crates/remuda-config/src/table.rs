@@ -124,7 +124,7 @@ const BEATS: &[Key] = &[
     Key::new(
         "beat.flaps_before_alert",
         slot!(settings.flaps_before_alert),
-        number(1, reliability::MOMENTS_MAX as u64),
+        number(1, reliability::STALE_TIMES_MAX as u64),
         "Emit an alert when a worker or machine goes stale this many times in an hour.",
     ),
     Key::new(

@@ -32,7 +32,7 @@ impl Alarm {
             Alarm::Worker(worker) => format!("worker {worker}: a beat is due"),
             Alarm::Block(worker, shape) => format!("the block of {worker} for shape {} ends", shape.short()),
             Alarm::Shape(shape) => format!("shape {} may have its trial", shape.short()),
-            Alarm::Brake => "the mass-loss brake may let go".to_owned(),
+            Alarm::Brake => "the mass-loss brake may be released".to_owned(),
             Alarm::Cycle => "the control cycle is due".to_owned(),
             Alarm::Provider => "a list, a price or a return is due at a provider".to_owned(),
         }

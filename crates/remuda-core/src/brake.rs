@@ -135,7 +135,13 @@ impl MassLoss {
     /// A worker fell silent while `online` others still beat. Called before any verdict on its attempts; returns
     /// whether to hold that verdict back. It never hides a release: until `release` has reported it, a further loss
     /// extends the current hold.
-    pub fn record_loss(&mut self, now: Timestamp, worker: &WorkerId, online: usize, settings: &Settings) -> bool {
+    pub fn record_loss(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        online: usize,
+        settings: &Settings,
+    ) -> bool {
         self.lost.retain(|_, at| now.since(*at) < settings.lease);
         self.lost.insert(worker.clone(), now);
         // Recently lost workers count towards the fleet's size: it must not seem to shrink while it vanishes.
@@ -178,7 +184,7 @@ impl MassLoss {
         let Trip { lost, fleet, since, .. } = self.on.as_ref().filter(|hold| now < hold.until())?;
         let ago = humanize(now.since(*since));
         Some(format!(
-            "mass-loss brake, on for {ago}: {lost} of {fleet} workers fell silent together, which may be our own link"
+            "mass-loss brake, on for {ago}: {lost} of {fleet} workers fell silent together, so the plane's own link may have failed"
         ))
     }
 
@@ -217,7 +223,10 @@ mod tests {
         brake.succeeded();
         check_creation(&mut brake, &[2, 3], None);
         check_creation(&mut brake, &[4], Some(64));
-        assert_eq!((brake.creations_max(at(63), 0), brake.creations_max(at(64), 0), brake.creations_max(at(64), 1)), (0, 1, 0));
+        assert_eq!(
+            (brake.creations_max(at(63), 0), brake.creations_max(at(64), 0), brake.creations_max(at(64), 1)),
+            (0, 1, 0)
+        );
         let reason = brake.reason(at(10)).unwrap();
         assert!(reason.ends_with("3 creations failed in a row, the last: no capacity"), "{reason}");
     }

@@ -265,7 +265,7 @@ impl Job {
         let lost = self.crashed_workers().len();
         if lost >= usize::from(settings.poison_after.max(1)) {
             let names: Vec<_> = self.crashed_workers().iter().map(WorkerId::as_str).collect();
-            let evidence = format!("poison: it took down {} ({message})", names.join(" and "));
+            let evidence = format!("poison: it crashed {} ({message})", names.join(" and "));
             return failed(cause, evidence, true);
         }
         if self.failures >= self.attempts_max.unwrap_or(settings.attempts_max) {
@@ -273,7 +273,7 @@ impl Job {
         }
         if self.infra_failures >= settings.infra_failures_max {
             let evidence = format!(
-                "{} attempts ended through no fault of its own, the last: {message}",
+                "{} attempts failed for reasons outside the job, the last: {message}",
                 self.infra_failures
             );
             return failed(cause, evidence, true);

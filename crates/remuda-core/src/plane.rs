@@ -30,7 +30,7 @@ use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::id::{Incarnation, JobId, MachineId, Sequence, Tenant, Term, WorkerId};
-use crate::job::{JobExtras, Job, JobState};
+use crate::job::{Job, JobExtras, JobState};
 use crate::quarantine::Quarantine;
 use crate::queue::{JobKinds, Queue, QueueEntry};
 use crate::record::{AcceptedJob, JobStatus, Record, StoredState};
@@ -48,12 +48,12 @@ mod cost;
 mod documents;
 mod ended;
 mod event;
+mod events;
 mod fence;
 mod fleets;
 mod health;
 mod joins;
 mod listing;
-mod events;
 mod presence;
 mod reliability;
 mod rentals;
@@ -64,10 +64,10 @@ mod why;
 
 use ended::Ended;
 pub use event::{JoinProof, PlaneAnswer, PlaneEffect, PlaneEvent, Step};
-use fleets::Fleets;
 use events::{EventSubject, detail, record_event};
+use fleets::Fleets;
 pub use routing::PassedOver;
-pub use submit::{KnownKey, JobSubmission};
+pub use submit::{JobSubmission, KnownKey};
 pub use why::{BlockedWorker, Candidate, JobExplanation};
 
 #[derive(Clone, Debug)]
@@ -294,7 +294,7 @@ impl Plane {
         let tick = self.stepped_at.plus(TICK_MAX);
         match self.alarms.first() {
             Some((at, alarm)) if *at <= tick => (*at, alarm.reason()),
-            Some(_) | None => (tick, "to notice if the plane itself was away".to_owned()),
+            Some(_) | None => (tick, "to notice a pause of the plane itself".to_owned()),
         }
     }
 

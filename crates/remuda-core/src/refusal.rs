@@ -110,12 +110,12 @@ impl fmt::Display for Refusal {
                     humanize(*retry_after)
                 )
             }
-            Refusal::Leaving(worker) => write!(f, "worker {worker} is on its way out"),
-            Refusal::MachineLeaving(machine) => write!(f, "machine {machine} is on its way out"),
+            Refusal::Leaving(worker) => write!(f, "worker {worker} is already leaving"),
+            Refusal::MachineLeaving(machine) => write!(f, "machine {machine} is already leaving"),
             Refusal::TooManyAffinities { max } => {
                 write!(f, "{max} shapes have an affinity, which is all that are kept: remove one first")
             }
-            Refusal::NothingToLift => f.write_str("there is nothing to lift"),
+            Refusal::NothingToLift => f.write_str("there is nothing to remove"),
         }
     }
 }

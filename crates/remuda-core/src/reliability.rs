@@ -149,7 +149,11 @@ impl Reliability {
     }
 
     pub fn summary(&self, now: Timestamp) -> ReliabilitySummary {
-        ReliabilitySummary { hour: self.window_stats(now, HOUR), day: self.window_stats(now, DAY), week: self.window_stats(now, WEEK) }
+        ReliabilitySummary {
+            hour: self.window_stats(now, HOUR),
+            day: self.window_stats(now, DAY),
+            week: self.window_stats(now, WEEK),
+        }
     }
 
     fn window_stats(&self, now: Timestamp, window: Duration) -> WindowStats {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
 use remuda_core::need::Requirements;
 use remuda_core::options::{JobOptions, RequestedOptions};
-use remuda_core::plane::{KnownKey, PlaneAnswer, PlaneEvent, JobSubmission};
+use remuda_core::plane::{JobSubmission, KnownKey, PlaneAnswer, PlaneEvent};
 use remuda_core::record::IdempotencyKey;
 use remuda_core::workflow::{self, ExaminedWorkflow, InvalidWorkflow, WorkflowLimits};
 use remuda_store::blobs::{BlobError, BlobHash, BlobStore, find_blob_hashes};

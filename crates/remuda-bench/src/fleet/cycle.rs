@@ -7,7 +7,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Hash, JobId, MachineId, Term};
-use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, JobSubmission};
+use remuda_core::plane::{JobSubmission, JoinProof, Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::record::StoredState;
 use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::settings::Settings;

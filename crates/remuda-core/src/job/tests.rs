@@ -110,7 +110,7 @@ fn a_job_that_took_down_two_workers_never_gets_a_third() {
     ];
     let job = check(&story, "failed", &[Refusal::Ended { state: "failed" }]);
     let StateRow::Failed { message, quarantined, .. } = job.status(Timestamp::ZERO).state else { panic!() };
-    assert!(quarantined && message.contains("took down a and b"), "{message}");
+    assert!(quarantined && message.contains("crashed a and b"), "{message}");
 }
 
 #[test]

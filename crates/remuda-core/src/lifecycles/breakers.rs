@@ -105,7 +105,7 @@ pub(super) fn blocks() -> String {
             ("it succeeds", Pair::succeeds),
             ("it ends and says nothing", Pair::says_nothing),
             ("60 s pass", Pair::waits),
-            ("lifted by hand", Pair::is_lifted),
+            ("lifted by an operator", Pair::is_lifted),
         ],
         Pair::shown,
     )

@@ -78,7 +78,7 @@ impl Plane {
         match finished.outcome {
             AttemptOutcome::Completed => self.complete(now, worker, fence, finished),
             AttemptOutcome::Failed => {
-                let message = message_or(&finished.message, "failed without a word");
+                let message = message_or(&finished.message, "failed without a message");
                 let (blame, retry_class) = match finished.fault {
                     Some(ServiceFault::Died) => (Blame::Crashed, RetryClass::Retry),
                     Some(fault) if fault.is_final() => (Blame::Unrelated, RetryClass::Never),
@@ -100,7 +100,7 @@ impl Plane {
                 let taken = worker.assignments.len().saturating_sub(1) + worker.cancels.len();
                 let room = u32::try_from(taken).unwrap_or(u32::MAX);
                 worker.slots_observed = Some(room.max(1));
-                let message = message_or(&finished.message, "the worker had no room");
+                let message = message_or(&finished.message, "the worker had no free slot");
                 self.fail(now, fence, Cause::Worker, message, Blame::Unrelated)
             }
         }
@@ -310,7 +310,7 @@ impl Plane {
             && let Some((worker, shape)) = self.blocks.first_to_end()
             && let Some(block) = self.blocks.lift(&worker, &shape)
         {
-            self.unblocked(now, &worker, shape, &block, "too many blocks are kept");
+            self.unblocked(now, &worker, shape, &block, "the limit of blocks was reached");
             self.needs_assign = true;
         }
     }
@@ -424,7 +424,12 @@ impl Plane {
             self.records.push(Record::Document(news.document()));
             self.effects.push(PlaneEffect::WebhookQueued);
         }
-        self.publish(now, name, EventSubject { job: Some(&job), worker: worker.as_ref(), ended: None }, detail);
+        self.publish(
+            now,
+            name,
+            EventSubject { job: Some(&job), worker: worker.as_ref(), ended: None },
+            detail,
+        );
     }
 
     /// `publish`, for a job that is in memory.

@@ -130,10 +130,10 @@ impl Plane {
         }
         let moved = match worker.state {
             WorkerState::Spawning | WorkerState::Active | WorkerState::Error if beat.draining => {
-                Some((WorkerState::Terminating, "it asked for no more work"))
+                Some((WorkerState::Terminating, "the worker asked to be drained"))
             }
             // It was given up because it was silent, and now it beats: no other event would bring it back.
-            WorkerState::Error if !is_rented => Some((WorkerState::Active, "it was heard again")),
+            WorkerState::Error if !is_rented => Some((WorkerState::Active, "the worker beats again")),
             WorkerState::Spawning
             | WorkerState::Active
             | WorkerState::Terminating
@@ -228,13 +228,17 @@ impl Plane {
             let (what, blame) = if was_named {
                 ("no longer holds it", Blame::Pair)
             } else {
-                ("never took it on", Blame::Unrelated)
+                ("never received it", Blame::Unrelated)
             };
             self.lose(now, job, Cause::Worker, format!("worker {id} {what}"), blame);
         }
         // An order that is not confirmed yet is sent again: the reply may have been lost.
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.assignments.values_mut().filter(|hold| !hold.is_confirmed).for_each(|hold| hold.sent_with = None);
+            worker
+                .assignments
+                .values_mut()
+                .filter(|hold| !hold.is_confirmed)
+                .for_each(|hold| hold.sent_with = None);
         }
     }
 
@@ -242,9 +246,11 @@ impl Plane {
     pub(super) fn cancel_unknown(&mut self, id: &WorkerId, named: &[HeldAttempt]) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         for held in named {
-            let is_believed = worker.assignments.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
+            let is_believed =
+                worker.assignments.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
             if !is_believed {
-                let stop = || PendingCancel::new("this attempt is no longer the job's current one".to_owned());
+                let stop =
+                    || PendingCancel::new("this attempt is no longer the job's current one".to_owned());
                 worker.cancels.entry((held.job, held.attempt)).or_insert_with(stop);
             }
         }
@@ -253,7 +259,8 @@ impl Plane {
     /// Whether the plane assigned this attempt to the worker.
     fn renew(&mut self, now: Timestamp, id: &WorkerId, held: &HeldAttempt) -> bool {
         let Some(worker) = self.workers.get_mut(id) else { return false };
-        let Some(hold) = worker.assignments.get_mut(&held.job).filter(|hold| hold.attempt == held.attempt) else {
+        let Some(hold) = worker.assignments.get_mut(&held.job).filter(|hold| hold.attempt == held.attempt)
+        else {
             return false;
         };
         hold.is_confirmed = true;

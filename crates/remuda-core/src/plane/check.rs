@@ -29,7 +29,7 @@ impl Plane {
         match job.state() {
             JobState::Waiting { not_before } => {
                 if is_queued != (*not_before <= now) && self.alarms.get(&Alarm::Job(job.id)).is_none() {
-                    return Err(format!("job {} waits, is not queued and nobody will wake it", job.id));
+                    return Err(format!("job {} waits, is not queued and has no alarm", job.id));
                 }
             }
             JobState::Running { worker, .. } => {
@@ -45,7 +45,7 @@ impl Plane {
         }
         match job.deadline {
             Some(deadline) if self.alarms.get(&Alarm::Job(job.id)).is_none_or(|at| at > deadline) => {
-                Err(format!("nobody will notice the deadline of job {}", job.id))
+                Err(format!("job {} has no alarm for its deadline", job.id))
             }
             Some(_) | None => Ok(()),
         }
@@ -68,8 +68,9 @@ impl Plane {
                     worker.id
                 ));
             }
-            if !worker.assignments.is_empty() && self.alarms.get(&Alarm::Worker(worker.id.clone())).is_none() {
-                return Err(format!("worker {} holds work and nobody watches it", worker.id));
+            if !worker.assignments.is_empty() && self.alarms.get(&Alarm::Worker(worker.id.clone())).is_none()
+            {
+                return Err(format!("worker {} holds work and has no alarm", worker.id));
             }
         }
         Ok(())

@@ -70,7 +70,7 @@ impl Fleets {
                         PodTag::parse(&rental.tag).and_then(|tag| u64::from_str_radix(tag.number, 36).ok());
                     self.last_number = self.last_number.max(number.unwrap_or(0));
                     if rental.phase == RentalPhase::Wanted {
-                        let reason = "the plane ended while it was being made".to_owned();
+                        let reason = "the plane stopped while it was being created".to_owned();
                         rental.go(now, RentalPhase::Lost, reason);
                         rental.is_unheard = true;
                     }
@@ -223,7 +223,12 @@ impl Plane {
     }
 
     /// Records the scaling direction, so that a fleet does not reverse too often.
-    pub(super) fn record_direction(&mut self, now: Timestamp, id: Option<&FleetId>, direction: ScalingDirection) {
+    pub(super) fn record_direction(
+        &mut self,
+        now: Timestamp,
+        id: Option<&FleetId>,
+        direction: ScalingDirection,
+    ) {
         let Some(id) = id else { return };
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         let before = fleet.heading;
@@ -257,7 +262,8 @@ impl Plane {
 
     /// Records how long a shape took, for fleets that scale by latency.
     pub(super) fn note_pace(&mut self, worker: &WorkerId, shape: &Shape, took: Duration) {
-        let Some(id) = self.workers.get(worker).and_then(|worker| self.fleet_for_worker(worker)).cloned() else {
+        let Some(id) = self.workers.get(worker).and_then(|worker| self.fleet_for_worker(worker)).cloned()
+        else {
             return;
         };
         let by_latency = |settings: &FleetSettings| matches!(settings.policy, ScalingPolicy::Latency { .. });
@@ -283,7 +289,7 @@ impl Plane {
                 count => return Some(format!("waiting for {count} machines to come up")),
             }
         }
-        held_back.map(|reason| format!("no machine comes: {reason}"))
+        held_back.map(|reason| format!("no machine is being rented: {reason}"))
     }
 
     /// Runs the cycle soon, at most once a second.

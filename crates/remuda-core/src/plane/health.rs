@@ -65,7 +65,7 @@ impl Plane {
                 .collect();
             for shape in shapes {
                 if let Some(block) = self.blocks.lift(&id, &shape) {
-                    self.unblocked(now, &id, shape, &block, "the worker is forgotten");
+                    self.unblocked(now, &id, shape, &block, "the worker was forgotten");
                 }
             }
             if let Some(worker) = self.workers.remove(&id) {

@@ -179,11 +179,13 @@ impl Plane {
                 let stays = hold.sends == 0 || is_held(**job, hold.attempt);
                 !(stays && self.adopt(now, id, **job, hold))
             })
-            .map(|(job, hold)| (*job, if hold.may_have_started() { Blame::Crashed } else { Blame::Unrelated }))
+            .map(|(job, hold)| {
+                (*job, if hold.may_have_started() { Blame::Crashed } else { Blame::Unrelated })
+            })
             .collect();
         self.cancel_unknown(id, held);
         for (job, blame) in lost {
-            self.lose(now, job, Cause::Worker, format!("worker {id} started anew without it"), blame);
+            self.lose(now, job, Cause::Worker, format!("worker {id} restarted without it"), blame);
         }
     }
 

@@ -82,7 +82,12 @@ impl Orphan {
 }
 
 impl Plane {
-    pub(super) fn apply_list(&mut self, now: Timestamp, id: &FleetId, result: Result<Vec<Pod>, ProviderError>) {
+    pub(super) fn apply_list(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        result: Result<Vec<Pod>, ProviderError>,
+    ) {
         let lists = self.fleets.lists.entry(id.clone()).or_default();
         (lists.asked_at, lists.answered_at) = (None, Some(now));
         lists.is_known = result.is_ok();
@@ -145,7 +150,12 @@ impl Plane {
     }
 
     /// Whether so many pods are missing at once that the list is more likely wrong than true.
-    fn check_list(&mut self, now: Timestamp, settings: &FleetSettings, ours: &BTreeMap<MachineId, Pod>) -> bool {
+    fn check_list(
+        &mut self,
+        now: Timestamp,
+        settings: &FleetSettings,
+        ours: &BTreeMap<MachineId, Pod>,
+    ) -> bool {
         let is_expected = |rental: &&crate::rental::Rental| {
             let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
             rental.phase != RentalPhase::Returning && long_made
@@ -159,7 +169,7 @@ impl Plane {
         let is_doubtful = is_too_much && lists.doubtful <= DOUBTS_MAX;
         if is_doubtful && lists.doubtful == 1 {
             let reason = format!(
-                "its provider's list lacks {missing} of {total} machines: nothing follows from it yet"
+                "its provider's list lacks {missing} of {total} machines: the list is ignored for now"
             );
             let told = detail([("fleet", settings.id.as_str().into()), ("reason", reason.into())]);
             self.publish(now, "fleet:doubt", EventSubject::default(), told);
@@ -224,7 +234,7 @@ impl Plane {
     }
 
     fn orphan_returned(&mut self, now: Timestamp, id: &FleetId, pod: &Pod, lists: u32) {
-        let reason = format!("pod {} is called {} and nobody here knows it", pod.id, pod.tag);
+        let reason = format!("pod {} is called {} and has no record here", pod.id, pod.tag);
         let told = detail([
             ("fleet", id.as_str().into()),
             ("pod", pod.id.as_str().into()),
@@ -260,8 +270,8 @@ impl Plane {
                 (Sighting::Nothing, _) => {}
                 (Sighting::Gone, RentalPhase::Returning) => self.forget_rental(now, &machine, "returned"),
                 (Sighting::Gone, _) => {
-                    self.give_up(now, &machine, "its provider does not have it any more");
-                    self.forget_rental(now, &machine, "gone at its provider");
+                    self.give_up(now, &machine, "its provider no longer has it");
+                    self.forget_rental(now, &machine, "gone from its provider");
                 }
                 (Sighting::Ended, _) => {
                     let reason = if was_up { "its provider stopped it" } else { "it ended before it was up" };
@@ -275,8 +285,11 @@ impl Plane {
     pub(super) fn give_up(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         self.move_rental(now, machine, WorkerState::Error, reason);
         for worker in self.workers_on(machine) {
-            let held: Vec<_> =
-                self.workers.get(&worker).map(|it| it.assignments.keys().copied().collect()).unwrap_or_default();
+            let held: Vec<_> = self
+                .workers
+                .get(&worker)
+                .map(|it| it.assignments.keys().copied().collect())
+                .unwrap_or_default();
             for job in held {
                 let why = format!("machine {machine} was given up: {reason}");
                 self.lose(now, job, Cause::Provider, why, Blame::Unrelated);
@@ -397,7 +410,7 @@ impl Plane {
     ) {
         let pod = pod.map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
         let reason = format!(
-            "{pod} was to be returned {} ago and is still not gone, after {returns} requests: look at your provider",
+            "{pod} was to be returned {} ago and is still not gone, after {returns} requests: check your provider's console",
             humanize(settings.limits.return_timeout)
         );
         let told = detail([

@@ -92,7 +92,8 @@ impl Plane {
         self.needs_assign = true;
         worker.counts.went_stale += 1;
         worker.reason.clone_from(&reason);
-        let held: Vec<_> = worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
+        let held: Vec<_> =
+            worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
         for (job, has_begun) in held {
             // A worker that fell silent before it confirmed the job was not crashed by it.
             let blame = if has_begun { Blame::Crashed } else { Blame::Unrelated };
@@ -203,7 +204,7 @@ impl Plane {
             }
             // It never ran, so it is no evidence about the pair: the service was busy.
             Overrun::NotBegun(limit) => (
-                format!("not begun within its start limit of {}", humanize(limit)),
+                format!("not started within its start limit of {}", humanize(limit)),
                 Cause::Service,
                 Blame::Unrelated,
             ),
@@ -240,8 +241,9 @@ impl Plane {
     /// A block's cooldown is over: the pair may have one trial.
     pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
         if self.blocks.expire(now, worker, &shape) {
-            let mut why = self.blocks.get(worker, &shape).map(|block| block_detail(shape, block)).unwrap_or_default();
-            why.insert("reason".to_owned(), "the wait is over: one trial".into());
+            let mut why =
+                self.blocks.get(worker, &shape).map(|block| block_detail(shape, block)).unwrap_or_default();
+            why.insert("reason".to_owned(), "the cooldown is over: one trial".into());
             self.publish(now, "client:unblocked_workflow", EventSubject::worker(worker), why);
             self.assign(now, worker);
         } else if let Some(block) = self.blocks.get(worker, &shape).filter(|block| block.is_blocked()) {
@@ -276,13 +278,13 @@ impl Plane {
         shape: Shape,
     ) -> Result<PlaneAnswer, Refusal> {
         let Some(block) = self.blocks.lift(worker, &shape) else { return Err(Refusal::NothingToLift) };
-        self.unblocked(now, worker, shape, &block, "lifted by hand");
+        self.unblocked(now, worker, shape, &block, "lifted by an operator");
         self.assign(now, worker);
         Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn release(&mut self, now: Timestamp, shape: Shape) -> Result<PlaneAnswer, Refusal> {
-        if self.clear_shape(now, shape, "released by hand") {
+        if self.clear_shape(now, shape, "released by an operator") {
             Ok(PlaneAnswer::Done)
         } else {
             Err(Refusal::NothingToLift)

@@ -32,7 +32,12 @@ impl Plane {
     }
 
     /// The last worker of a machine went offline, or its first one came online.
-    pub(super) fn record_machine_presence(&mut self, now: Timestamp, machine: &MachineId, went: PresenceChange) {
+    pub(super) fn record_machine_presence(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        went: PresenceChange,
+    ) {
         let it = self.machines.entry(machine.clone()).or_insert_with(|| Reliability::new(now));
         match went {
             PresenceChange::Up => it.mark_up(now),

@@ -116,7 +116,7 @@ impl Plane {
         }
         if fault.class == ProviderErrorClass::Ambiguous {
             if rental.phase == RentalPhase::Wanted {
-                rental.go(now, RentalPhase::Lost, format!("whether it was made is not known: {fault}"));
+                rental.go(now, RentalPhase::Lost, format!("unknown whether it was created: {fault}"));
                 self.store_rental(machine);
                 self.machine_state(now, machine);
             }
@@ -133,7 +133,7 @@ impl Plane {
             _ => drop(fleet.creation.failed(now, &fault.to_string())),
         }
         self.store_fleet(id);
-        self.forget_rental(now, machine, &format!("not made: {fault}"));
+        self.forget_rental(now, machine, &format!("not created: {fault}"));
     }
 
     fn offer_cooldown(&self, id: &FleetId) -> Duration {
@@ -154,12 +154,12 @@ impl Plane {
         let wrong = if !pod.kind.is_empty() && !ordered.is_empty() && pod.kind != ordered {
             Some(format!("{} was delivered in place of {ordered}", pod.kind))
         } else if let Some((price, allowed)) = pod.price.zip(allowed).filter(|(price, max)| price > max) {
-            Some(format!("it costs {price} an hour, {allowed} were agreed"))
+            Some(format!("it costs {price} an hour, {allowed} was agreed"))
         } else {
             // A machine that is already working has proven itself.
             let is_new = rental.phase == RentalPhase::Made;
             let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
-            host.map(|host| format!("its host {host} gave a bad machine a while ago"))
+            host.map(|host| format!("its host {host} had a bad machine recently"))
         };
         if let Some(wrong) = wrong {
             return self.give_up(now, machine, &wrong);

@@ -44,7 +44,8 @@ impl Plane {
         let fleet = self.fleets.fleets.get(&settings.id).unwrap_or(&default);
         let rented = self.rentals_of(&settings.id).map(|rental| self.rental_view(now, rental, settings));
         let own = self.workers.values().filter(|worker| {
-            !self.fleets.rentals.contains_key(&worker.machine) && self.fleet_for_worker(worker) == Some(&settings.id)
+            !self.fleets.rentals.contains_key(&worker.machine)
+                && self.fleet_for_worker(worker) == Some(&settings.id)
         });
         let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id).count();
         FleetSnapshot {
@@ -172,10 +173,9 @@ impl Plane {
         if fleet.can_rent {
             return fleet.scaling.machines_max;
         }
-        let active = self
-            .workers
-            .values()
-            .filter(|worker| worker.state == WorkerState::Active && self.fleet_for_worker(worker) == Some(&fleet.id));
+        let active = self.workers.values().filter(|worker| {
+            worker.state == WorkerState::Active && self.fleet_for_worker(worker) == Some(&fleet.id)
+        });
         u32::try_from(active.count()).unwrap_or(u32::MAX)
     }
 
@@ -215,7 +215,7 @@ impl Plane {
         let wanted = u32::try_from(own.div_ceil(wait_millis)).unwrap_or(u32::MAX);
         let spoken = crate::time::humanize;
         let why = format!(
-            "{queued} queued are {} of work, to be begun within {}",
+            "{queued} queued are {} of work, to start within {}",
             spoken(std::time::Duration::from_millis(own)),
             spoken(wait_max)
         );
@@ -232,10 +232,10 @@ impl Plane {
         }
         match self.fleets.lists.get(&settings.id) {
             Some(lists) if lists.doubtful > 0 => {
-                return Some("its provider's last list lacked most of what should be there".to_owned());
+                return Some("its provider's last list lacked most expected machines".to_owned());
             }
             Some(lists) if lists.tell_all(self.fleets.is_restored) => {}
-            Some(_) | None => return Some("what its provider has is not known yet".to_owned()),
+            Some(_) | None => return Some("its provider's machines are not known yet".to_owned()),
         }
         fleet.offer(now, settings).err()
     }

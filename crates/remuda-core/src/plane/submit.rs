@@ -51,7 +51,11 @@ pub struct KnownKey {
 const RETRY_WHEN_FULL: Duration = Duration::from_secs(5);
 
 impl Plane {
-    pub(super) fn submit(&mut self, now: Timestamp, submission: JobSubmission) -> Result<PlaneAnswer, Refusal> {
+    pub(super) fn submit(
+        &mut self,
+        now: Timestamp,
+        submission: JobSubmission,
+    ) -> Result<PlaneAnswer, Refusal> {
         if let Some(known) = self.known_key(&submission) {
             let fingerprint = submission.key.as_ref().map(|key| key.fingerprint);
             if fingerprint != Some(known.fingerprint) {

@@ -159,10 +159,14 @@ impl Plane {
         match self.quarantine.state(now, &job.kind.shape) {
             quarantine::QuarantineState::Free => {}
             quarantine::QuarantineState::Quarantined { trial_at } => {
-                return format!("its shape fails everywhere and is quarantined: next trial at {trial_at}");
+                return format!(
+                    "its shape failed on several workers and is quarantined: next trial at {trial_at}"
+                );
             }
             quarantine::QuarantineState::TrialUnderWay { job } => {
-                return format!("its shape fails everywhere and is quarantined: job {job} is the trial");
+                return format!(
+                    "its shape failed on several workers and is quarantined: job {job} is the trial"
+                );
             }
         }
         let candidates = self.candidates(now, job);
@@ -174,7 +178,7 @@ impl Plane {
             return format!("unschedulable: {}", missing_everywhere(&candidates));
         }
         if fit.clone().any(|(_, reason)| reason.is_none()) {
-            return "its turn comes with the next step".to_owned();
+            return "it will be assigned in the next step".to_owned();
         }
         let fit: Vec<_> = fit.filter_map(|(_, reason)| reason.as_ref()).collect();
         let is_blocked = |reason: &&PassedOver| {
@@ -186,14 +190,14 @@ impl Plane {
                 _ => None,
             });
             return match until.min() {
-                Some(until) => format!("all workers that could are blocked until {until}"),
-                None => "all workers that could are on trial for its shape".to_owned(),
+                Some(until) => format!("all matching workers are blocked until {until}"),
+                None => "all matching workers are on trial for its shape".to_owned(),
             };
         }
         if fit.iter().all(|reason| matches!(reason, PassedOver::Busy { .. })) {
             let ahead = self.queue.len().saturating_sub(1);
             return format!(
-                "all {} workers that could are busy; {ahead} others wait too (fair share)",
+                "all {} matching workers are busy; {ahead} other jobs wait too (fair share)",
                 fit.len()
             );
         }
@@ -203,7 +207,7 @@ impl Plane {
         }
         let listed: Vec<_> =
             counts.iter().take(3).map(|(reason, count)| format!("{count} {reason}")).collect();
-        format!("no worker that could is ready: {}", listed.join("; "))
+        format!("no matching worker is ready: {}", listed.join("; "))
     }
 }
 
@@ -218,7 +222,7 @@ fn missing_everywhere(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
         .collect();
     let is_excluded = candidates.iter().any(|(_, reason)| *reason == Some(PassedOver::Excluded));
     if is_excluded {
-        return "every worker that could is excluded for its shape by an affinity".to_owned();
+        return "an affinity excludes every matching worker for its shape".to_owned();
     }
     match unfits.first() {
         Some(Mismatch::NoService(service))

@@ -10,7 +10,7 @@ use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
 use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent};
-use remuda_core::reliability::Summary;
+use remuda_core::reliability::ReliabilitySummary;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
@@ -108,7 +108,8 @@ pub(super) async fn beat(
         warn!(%worker, %error, "the blobs of a result could not be touched");
     }
     let waits = !wait.is_zero();
-    let event = PlaneEvent::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), long_poll: waits };
+    let event =
+        PlaneEvent::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), long_poll: waits };
     let answer = if waits {
         let line = Line { plane: context.plane.clone(), worker, seq, is_open: true };
         line.wait(&context, event, wait.min(WAIT_MAX)).await?
@@ -250,7 +251,7 @@ struct View {
     lost: u64,
     went_stale: u64,
     /// Of the last hour, day and week.
-    reliability: Summary,
+    reliability: ReliabilitySummary,
     /// It went stale too often within the last hour.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     unreliable: bool,

@@ -124,7 +124,7 @@ mod tests {
 
     use remuda_core::document::Document;
     use remuda_core::id::JobId;
-    use remuda_core::plane::{PlaneEvent, JobSubmission};
+    use remuda_core::plane::{JobSubmission, PlaneEvent};
     use remuda_core::settings::Settings;
     use remuda_core::workflow::{self, WorkflowLimits};
     use remuda_store::blobs::BlobHash;

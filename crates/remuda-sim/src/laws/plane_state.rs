@@ -214,7 +214,7 @@ impl Laws {
             let plan = hosts.iter().find(|host| *host.name() == worker.id).map(|host| &host.plan);
             let is_honest = plan.is_some_and(|plan| plan.quirk != Quirk::OverstatesSlots);
             let room = plan.map_or(0, |plan| plan.slots);
-            let believed = worker.slots.min(worker.slots_seen.unwrap_or(u32::MAX));
+            let believed = worker.slots.min(worker.slots_observed.unwrap_or(u32::MAX));
             if is_honest && dead_for.is_none() && believed < room {
                 let what = format!("{} has {room} slots and the plane assumes fewer", worker.id);
                 self.violated(Law::L4, at, what);

@@ -259,7 +259,8 @@ impl Laws {
                 it.assignments.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
             apart <= together && now.since(watched_from) >= self.rules.suspect_after + together
         });
-        let silent = silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.assignments.is_empty()));
+        let silent =
+            silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.assignments.is_empty()));
         let is_mass = silent >= 4 && silent * 100 > (fleet + 1) * 60;
         if is_mass && now.since(its_last) < lease * 2 {
             let what =
@@ -350,13 +351,13 @@ impl Laws {
 }
 
 fn is_omission(verdict: &str) -> bool {
-    verdict.contains("no longer holds it") || verdict.contains("never took it on")
+    verdict.contains("no longer holds it") || verdict.contains("never received it")
 }
 
 /// A machine may be given up with all that runs there if the provider no longer has it, or if it is not what was
 /// ordered.
 fn check_machine_given_up(verdict: &str, worker: &WorkerId, hosts: &[Host]) -> Option<String> {
-    let is_other = verdict.contains("in place of") || verdict.contains("were agreed");
+    let is_other = verdict.contains("in place of") || verdict.contains("was agreed");
     let is_there = hosts.iter().any(|host| host.name() == worker && !host.is_removed && host.is_pristine);
     (is_there && !is_other).then(|| "its machine is healthy".to_owned())
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use remuda_core::id::{Hash, JobId};
 use remuda_core::need::Requirements;
-use remuda_core::plane::{KnownKey, JobSubmission};
+use remuda_core::plane::{JobSubmission, KnownKey};
 use remuda_core::record::IdempotencyKey;
 
 use super::World;
@@ -105,7 +105,12 @@ impl World<'_> {
     }
 
     /// The submission as the HTTP layer builds it: the id is drawn here, once per request.
-    pub(super) fn submission(&mut self, client: usize, is_changed: bool, known: Option<KnownKey>) -> JobSubmission {
+    pub(super) fn submission(
+        &mut self,
+        client: usize,
+        is_changed: bool,
+        known: Option<KnownKey>,
+    ) -> JobSubmission {
         let serial = self.next_call();
         let id = JobId::from_u128(u128::from(self.now) << 80 | u128::from(serial) << 16 | client as u128);
         let plan = &self.scenario.jobs[client];

@@ -144,8 +144,10 @@ impl World<'_> {
                 token = Hash::from_bytes(bytes);
                 PlaneEvent::Join { join, token_hash: token, proof }
             }
-            PlaneRequest::Beat { worker, token, beat, wait } => self
-                .forged_beat(driver, PlaneEvent::Beat { worker, token_hash: token, beat, long_poll: wait > 0 }),
+            PlaneRequest::Beat { worker, token, beat, wait } => self.forged_beat(
+                driver,
+                PlaneEvent::Beat { worker, token_hash: token, beat, long_poll: wait > 0 },
+            ),
             PlaneRequest::Leave { worker, token } => {
                 PlaneEvent::Leave { worker, token_hash: Some(token), reason: "stop requested".to_owned() }
             }

@@ -85,7 +85,7 @@ impl World<'_> {
 
     /// The beat that the plane sees.
     pub(super) fn forged_beat(&mut self, driver: &Driver, event: PlaneEvent) -> PlaneEvent {
-        let (Some(sabotage), PlaneEvent::Beat { worker, token_hash, mut beat, long_poll: waits }) =
+        let (Some(sabotage), PlaneEvent::Beat { worker, token_hash, mut beat, long_poll }) =
             (self.sabotage, event.clone())
         else {
             return event;
@@ -109,7 +109,7 @@ impl World<'_> {
                     worker: worker.id.clone(),
                     token_hash: worker.token_hash,
                     beat,
-                    waits,
+                    long_poll,
                 };
             }
             Sabotage::DropFence => {
@@ -122,17 +122,18 @@ impl World<'_> {
                 else {
                     return event;
                 };
-                let attempt = holder.holds.get(&finished.job).map_or(finished.attempt, |hold| hold.attempt);
+                let attempt =
+                    holder.assignments.get(&finished.job).map_or(finished.attempt, |hold| hold.attempt);
                 (beat.incarnation, beat.seq, beat.term) =
                     (holder.incarnation, holder.beat_seq + 1, driver.term);
-                beat.held = holder.holds.iter().map(|(job, hold)| forged(*job, hold.attempt)).collect();
+                beat.held = holder.assignments.iter().map(|(job, hold)| forged(*job, hold.attempt)).collect();
                 beat.held.retain(|held| held.job != finished.job);
                 beat.finished = vec![FinishedAttempt { attempt, ..finished }];
                 return PlaneEvent::Beat {
                     worker: holder.id.clone(),
                     token_hash: holder.token_hash,
                     beat,
-                    waits: false,
+                    long_poll: false,
                 };
             }
             Sabotage::SettleAndForget if self.random.permille(100) => {
@@ -144,7 +145,7 @@ impl World<'_> {
             }
             _ => {}
         }
-        PlaneEvent::Beat { worker, token_hash, beat, long_poll: waits }
+        PlaneEvent::Beat { worker, token_hash, beat, long_poll }
     }
 
     pub(super) fn forged_answer(&mut self, answer: AgentResponse) -> AgentResponse {

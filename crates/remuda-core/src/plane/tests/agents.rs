@@ -93,7 +93,7 @@ fn an_order_that_never_arrives_is_repeated_and_then_given_up_for_a_new_attempt()
     assert_eq!(story.beat("a").unwrap().start.len(), 1, "or two");
     story.beat("a").unwrap();
     story.hand("a").is_deaf = false;
-    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a never took it on");
+    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a never received it");
     story.to(12);
     story.poll("a");
     story.is(job, "running on a, attempt 2");
@@ -193,7 +193,7 @@ fn a_job_that_stands_still_on_two_workers_is_not_given_a_third() {
     story.join("b");
     story.join("c");
     story.beat_to(650, &["a", "b", "c"]);
-    story.is(job, "quarantined: poison: it took down a and b");
+    story.is(job, "quarantined: poison: it crashed a and b");
 }
 
 /// Faults: A9.
@@ -218,7 +218,7 @@ fn a_job_that_takes_two_workers_down_is_quarantined_and_the_third_stays_up() {
     story.work_to(45, &["b", "c"]);
     story.is(job, "running on b, attempt 2");
     story.work_to(90, &["c"]);
-    story.is(job, "quarantined: poison: it took down a and b");
+    story.is(job, "quarantined: poison: it crashed a and b");
     assert_eq!(story.presence("c"), Presence::Online);
 }
 
@@ -270,7 +270,7 @@ fn a_draining_worker_finishes_what_it_holds_and_gets_nothing_new() {
     story.work_to(20, &["a"]);
     assert_eq!(story.complete("a", held), "recorded");
     story.is(waiting, "queued");
-    assert_eq!(story.why(waiting), "no worker that could is ready: 1 is terminating");
+    assert_eq!(story.why(waiting), "no matching worker is ready: 1 is terminating");
     story.join("b");
     story.is(waiting, "running on b, attempt 1");
 }

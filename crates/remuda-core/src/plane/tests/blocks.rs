@@ -20,10 +20,10 @@ fn a_block_ends_with_one_trial_at_a_time_and_doubles_with_each_that_fails() {
     story.is(jobs[0], "running on a, attempt 1");
     story.are(&jobs[1..], "queued");
     assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
-    assert_eq!(story.why(jobs[1]), "all workers that could are on trial for its shape");
+    assert_eq!(story.why(jobs[1]), "all matching workers are on trial for its shape");
     story.fail("a", jobs[0], Cause::Job);
     assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
-    assert_eq!(story.why(jobs[1]), "all workers that could are blocked until 1970-01-01T00:03:00.000Z");
+    assert_eq!(story.why(jobs[1]), "all matching workers are blocked until 1970-01-01T00:03:00.000Z");
     story.beat_to(179, &["a"]);
     story.are(&jobs[1..], "queued");
     story.beat_to(180, &["a"]);
@@ -128,7 +128,7 @@ fn a_retry_goes_to_another_worker_and_waits_for_it_but_not_for_ever() {
     story.fail("a", job, Cause::Job);
     story.work_to(60, &["a", "b"]);
     story.is(job, "queued");
-    let why = "no worker that could is ready: 1 an attempt failed there, and others could take it; 1 is busy (1 of 1 slots)";
+    let why = "no matching worker is ready: 1 an attempt failed there, and others could take it; 1 is busy (1 of 1 slots)";
     assert_eq!(story.why(job), why);
     story.work_to(65, &["a", "b"]);
     story.is(job, "running on a, attempt 2");

@@ -85,7 +85,7 @@ fn who_is_excluded_by_an_affinity_never_runs_it_and_why_says_so() {
     let job = story.submit("s");
     story.beat_to(120, &["a"]);
     story.is(job, "queued");
-    let why = "unschedulable: every worker that could is excluded for its shape by an affinity";
+    let why = "unschedulable: an affinity excludes every matching worker for its shape";
     assert_eq!(story.why(job), why);
     let candidate = &story.plane.explain(story.now, job).unwrap().candidates[0];
     assert_eq!(candidate.passed_over.as_deref(), Some("is excluded for this shape by an affinity"));
@@ -117,7 +117,7 @@ fn what_is_not_begun_within_its_start_limit_is_tried_elsewhere_and_nobody_is_blo
     story.is(job, "queued");
     let try_ = &story.kept.status(job).attempts[0];
     assert_eq!(try_.cause, Some(Cause::Service));
-    assert_eq!(try_.verdict, "not begun within its start limit of 7 s on worker a");
+    assert_eq!(try_.verdict, "not started within its start limit of 7 s on worker a");
     story.beat_to(9, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
     assert!(story.kept.blocks.is_empty(), "it says nothing of the pair");
@@ -157,7 +157,7 @@ fn with_a_single_worker_the_retry_runs_when_its_block_ends() {
     assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
     story.beat_to(69, &["a"]);
     story.is(job, "queued");
-    assert_eq!(story.why(job), "all workers that could are blocked until 1970-01-01T00:01:10.000Z");
+    assert_eq!(story.why(job), "all matching workers are blocked until 1970-01-01T00:01:10.000Z");
     story.beat_to(70, &["a"]);
     story.is(job, "running on a, attempt 2");
     assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);

@@ -12,7 +12,7 @@ fn every_reason_to_wait_has_its_sentence() {
     story.is(job, "running on a, attempt 1");
     let next = story.submit("t");
     story.submit("t");
-    assert_eq!(story.why(next), "all 1 workers that could are busy; 1 others wait too (fair share)");
+    assert_eq!(story.why(next), "all 1 matching workers are busy; 1 other jobs wait too (fair share)");
     let other = story.submit_with("t", |it| it.service = "comfyui".parse().unwrap()).unwrap();
     assert_eq!(story.why(other), "unschedulable: no worker offers service comfyui");
     story.poll("a");
@@ -23,9 +23,9 @@ fn every_reason_to_wait_has_its_sentence() {
     story.work_to(30, &["a"]);
     story.complete("a", next);
     story.to(32);
-    assert!(story.why(job).starts_with("all workers that could are blocked until 1970-01-01T00:01:20"));
+    assert!(story.why(job).starts_with("all matching workers are blocked until 1970-01-01T00:01:20"));
     story.to(200);
-    assert_eq!(story.why(job), "no worker that could is ready: 1 is offline");
+    assert_eq!(story.why(job), "no matching worker is ready: 1 is offline");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn events_come_in_one_order_and_carry_what_was_said_at_submission() {
 #[test]
 fn the_plane_says_when_it_will_wake_and_what_for() {
     let mut story = Story::new();
-    assert_eq!(story.plane.wake_at().1, "to notice if the plane itself was away");
+    assert_eq!(story.plane.wake_at().1, "to notice a pause of the plane itself");
     story.join("a");
     story.to(29);
     story.poll("a");

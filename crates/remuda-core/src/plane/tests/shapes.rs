@@ -43,7 +43,11 @@ fn a_shape_that_fails_on_three_workers_is_quarantined_and_the_workers_are_cleare
     assert_eq!(news, quarantine.iter().chain(&cleared).collect::<Vec<_>>());
     story.beat_to(30, &FLEET);
     story.are(&jobs, "queued");
-    assert!(story.why(jobs[0]).starts_with("its shape fails everywhere and is quarantined: next trial at"));
+    assert!(
+        story
+            .why(jobs[0])
+            .starts_with("its shape failed on several workers and is quarantined: next trial at")
+    );
     let good: Vec<_> = (0..4).map(|_| story.submit("good")).collect();
     story.are(&good, "running");
 }
@@ -140,7 +144,7 @@ fn mishaps_have_a_cap_of_their_own() {
         story.fail("a", job, Cause::Service);
         story.beat_to(attempt * 40, &["a"]);
     }
-    story.is(job, "quarantined: 5 attempts ended through no fault of its own, the last: boom");
+    story.is(job, "quarantined: 5 attempts failed for reasons outside the job, the last: boom");
     let mut own = Story::with(Settings { max_failures_before_block: 99, ..Settings::default() });
     own.join("a");
     let job = own.submit("s");

@@ -44,7 +44,7 @@ fn the_room_of_a_cancelled_attempt_is_free_when_the_worker_has_stopped_it() {
     story.cancel(unwanted).unwrap();
     story.beat("a").unwrap();
     story.is(next, "queued");
-    assert_eq!(story.why(next), "all 1 workers that could are busy; 0 others wait too (fair share)");
+    assert_eq!(story.why(next), "all 1 matching workers are busy; 0 other jobs wait too (fair share)");
     story.hand("a").is_deaf = false;
     let verdict = story.report("a", unwanted, AttemptOutcome::Cancelled, None);
     assert_eq!(verdict, "the job is cancelled already, and an outcome never changes");

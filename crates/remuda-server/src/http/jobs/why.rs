@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::extract::State;
 use remuda_core::id::JobId;
-use remuda_core::plane::{Plane, JobExplanation};
+use remuda_core::plane::{JobExplanation, Plane};
 use serde_json::{Value, json};
 
 use super::super::path::Path;

@@ -66,7 +66,7 @@ async fn third_failure_blocks_at_threshold_three() {
     // A job of the same shape waits and names the block; lifting the block lets it run.
     let next = stage.submit(picture(2).fail("error").saved()).await;
     let why = stage.why(&next).await;
-    assert!(why["reason"].as_str().unwrap().starts_with("all workers that could are blocked until"), "{why}");
+    assert!(why["reason"].as_str().unwrap().starts_with("all matching workers are blocked until"), "{why}");
     assert_eq!(why["blocks"][0]["failures"], 3, "{why}");
     let path = format!("/remuda/v1/blocks/{}/{}", stage.worker.name, accepted["shape"].as_str().unwrap());
     assert_eq!(answered(stage.request(Method::DELETE, &path)).await.0, StatusCode::OK);
@@ -225,7 +225,7 @@ async fn affinities_survive_crash_and_route_shape() {
         let other = plane.submit_as(other).await;
         completed_at_once(&plane.ended(&other).await);
     }
-    let excluded = "unschedulable: every worker that could is excluded for its shape by an affinity";
+    let excluded = "unschedulable: an affinity excludes every matching worker for its shape";
     assert_eq!(plane.why(&job).await["reason"], excluded);
     assert_eq!(plane.get(&path).await["preferred"], json!([b]));
     set(&plane, json!({ "preferred": [b] })).await;
@@ -258,7 +258,7 @@ async fn start_limit_moves_job_to_another_worker() {
     let first = plane.why(&job).await["attempts"][0].clone();
     assert_eq!((&first["worker"], &first["cause"]), (&json!(workers[0].name), &json!("service")), "{first}");
     assert!(
-        first["verdict"].as_str().unwrap().starts_with("not begun within its start limit of 2 s"),
+        first["verdict"].as_str().unwrap().starts_with("not started within its start limit of 2 s"),
         "{first}"
     );
     assert_eq!(plane.get("/remuda/v1/blocks").await["blocks"], json!([]), "it says nothing of the pair");

@@ -314,7 +314,7 @@ async fn drained_machine_is_returned_and_replaced() {
     assert_contains_all(draining["waiting"]["text"].as_str().unwrap(), &["drain, ", " of 10 min"]);
     let (exit, said) = remuda(&yard, &["drain", &name]).await;
     assert_eq!(exit, 1);
-    assert_contains_all(&said, &["is on its way out"]);
+    assert_contains_all(&said, &["is already leaving"]);
     yard.open("gate");
     yard.until_done(&[job]).await;
     wait_until("it is returned", async || {
