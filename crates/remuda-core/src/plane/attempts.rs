@@ -453,7 +453,7 @@ pub(super) fn block_detail(shape: Shape, block: &Block) -> Map<String, Value> {
     detail([
         ("shape", shape.to_string().into()),
         ("workflow_hash", workflow_hash),
-        ("failures", block.failures.into()),
+        ("failures", block.failures().into()),
     ])
 }
 
