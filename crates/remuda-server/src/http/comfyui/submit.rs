@@ -291,17 +291,13 @@ impl PromptNode {
         let class = fields.get("class_type").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
         let Some(class) = class.filter(|class| !class.is_empty()) else {
             let message = "Cannot execute because a node is missing the class_type property.";
-            return Err(ComfyuiError::prompt("invalid_prompt", message, format!("PromptNode ID '#{id}'")));
+            return Err(ComfyuiError::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
         };
         let inputs = match fields.remove("inputs") {
             // A node without inputs crashes ComfyUI unless the field exists; here it simply has no inputs.
             None => BTreeMap::new(),
             Some(raw) => serde_json::from_str(raw.get()).map_err(|_| {
-                ComfyuiError::prompt(
-                    "invalid_prompt",
-                    "inputs must be an object",
-                    format!("PromptNode ID '#{id}'"),
-                )
+                ComfyuiError::prompt("invalid_prompt", "inputs must be an object", format!("Node ID '#{id}'"))
             })?,
         };
         Ok(PromptNode { class, inputs, meta: fields.remove("_meta") })
