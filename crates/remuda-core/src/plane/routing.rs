@@ -175,8 +175,8 @@ impl Plane {
         if let Some(reason) = self.worker_obstacle(now, &job.kind.shape, worker) {
             return Some(reason);
         }
-        if !worker.unavailable_reason.is_empty() {
-            return Some(PassedOver::Unavailable { reason: worker.unavailable_reason.clone() });
+        if let Some(reason) = reported_obstacle(worker) {
+            return Some(reason);
         }
         if self.avoids(now, job, worker) {
             let is_too_small = !job.has_failed_on(&worker.id);
@@ -191,6 +191,10 @@ impl Plane {
 
     /// Reasons that depend on the worker and the shape, not on the single job.
     fn worker_obstacle(&self, now: Timestamp, shape: &Shape, worker: &Worker) -> Option<PassedOver> {
+        self.presence_obstacle(now, worker).or_else(|| self.shape_obstacle(now, shape, &worker.id))
+    }
+
+    fn presence_obstacle(&self, now: Timestamp, worker: &Worker) -> Option<PassedOver> {
         if worker.state != WorkerState::Active {
             return Some(PassedOver::NotActive(worker.state));
         }
@@ -200,10 +204,14 @@ impl Plane {
         if !worker.has_beaten {
             return Some(PassedOver::NotOnline(Presence::Suspect));
         }
-        if let Some(until) = worker.probation.until().filter(|until| now < *until) {
-            return Some(PassedOver::Probation { until });
-        }
-        self.shape_obstacle(now, shape, &worker.id)
+        let probation = worker.probation.until().filter(|until| now < *until);
+        probation.map(|until| PassedOver::Probation { until })
+    }
+
+    /// Why this worker takes no jobs at all now, whatever they are. `None` if only the job, its shape or free slots decide:
+    /// a job for such a worker may have to queue, but will start.
+    pub fn unavailable(&self, now: Timestamp, worker: &Worker) -> Option<PassedOver> {
+        self.presence_obstacle(now, worker).or_else(|| reported_obstacle(worker))
     }
 
     fn shape_obstacle(&self, now: Timestamp, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
@@ -247,6 +255,12 @@ impl Plane {
             self.free.insert(id.clone());
         }
     }
+}
+
+/// The reason that the worker itself reported.
+fn reported_obstacle(worker: &Worker) -> Option<PassedOver> {
+    let reason = &worker.unavailable_reason;
+    (!reason.is_empty()).then(|| PassedOver::Unavailable { reason: reason.clone() })
 }
 
 /// The queue's view of one worker.

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use remuda_core::id::WorkerId;
-use remuda_core::machine::Presence;
 use remuda_core::plane::Plane;
+use remuda_core::time::Timestamp;
 use remuda_models::{
     AnswerHandle, AnswerUpdate, Capability, InferenceError, ModelAnswer, ModelError, ModelPool, ModelRequest,
 };
@@ -73,7 +73,7 @@ impl OfferedModel {
 
 /// All known models by name: of this process, and as workers reported when they joined.
 pub(super) async fn list_models(context: &Context) -> Result<BTreeMap<String, OfferedModel>, ApiError> {
-    let mut offered = context.plane.read(|plane, _| fleet_models(plane)).await?;
+    let mut offered = context.plane.read(|plane, now| fleet_models(plane, now)).await?;
     for (spec, found) in context.models.pool().map(ModelPool::models).unwrap_or_default() {
         let own = offered.entry(spec.name).or_insert_with(|| OfferedModel::new(found.capability));
         (own.capability, own.is_local) = (found.capability, true);
@@ -81,7 +81,8 @@ pub(super) async fn list_models(context: &Context) -> Result<BTreeMap<String, Of
     Ok(offered)
 }
 
-fn fleet_models(plane: &Plane) -> BTreeMap<String, OfferedModel> {
+/// Models of workers. Whether a worker takes jobs is decided by the plane alone.
+fn fleet_models(plane: &Plane, now: Timestamp) -> BTreeMap<String, OfferedModel> {
     let mut offered = BTreeMap::new();
     for worker in plane.workers().filter(|worker| !worker.has_left) {
         let labels = worker.offer.labels.iter();
@@ -92,7 +93,7 @@ fn fleet_models(plane: &Plane) -> BTreeMap<String, OfferedModel> {
                 offered.entry(name.to_owned()).or_insert_with(|| OfferedModel::new(capability));
             // A model that its worker has given up is still known but gets no jobs.
             let is_there = worker.offer.models.as_ref().is_none_or(|models| models.contains(name));
-            if worker.presence == Presence::Online && is_there && worker.unavailable_reason.is_empty() {
+            if is_there && plane.unavailable(now, worker).is_none() {
                 model.workers.push(worker.id.to_string());
             }
         }
@@ -153,7 +154,7 @@ pub(super) async fn call(
         return Err(pool_error(ModelError::WrongCapability { model, can: capability, asked }));
     }
     if workers.is_empty() {
-        let why = "every worker that has it is offline or has closed".to_owned();
+        let why = "no worker that has it takes jobs now: offline, draining or on probation".to_owned();
         return Err(pool_error(ModelError::NoWorkers { model, why }));
     }
     call_by_job(context, caller, &model, request, until, BTreeSet::new()).await
@@ -196,7 +197,7 @@ async fn has_other_workers(
     own_workers: &BTreeSet<WorkerId>,
 ) -> Result<bool, ApiError> {
     let own_workers: Vec<_> = own_workers.iter().map(ToString::to_string).collect();
-    let known = context.plane.read(|plane, _| fleet_models(plane)).await?;
+    let known = context.plane.read(|plane, now| fleet_models(plane, now)).await?;
     let offered = known.get(model).filter(|offered| offered.capability == fields);
     Ok(offered.is_some_and(|offered| offered.workers.iter().any(|worker| !own_workers.contains(worker))))
 }

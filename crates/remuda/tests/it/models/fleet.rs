@@ -143,6 +143,33 @@ async fn closed_connection_cancels_and_missing_model_is_reported_at_once() {
     assert_eq!(models["data"][0]["ready"], false, "{models}");
 }
 
+/// A draining worker finishes what it holds and takes nothing new: a call must not wait for it until the deadline.
+///
+/// Faults: T10.
+#[tokio::test]
+async fn model_of_a_draining_worker_is_not_ready_and_calls_fail_at_once() {
+    let (plane, _worker) = fleet("mule").await;
+    let call = {
+        let client = plane.with("");
+        tokio::spawn(async move {
+            client.post("/v1/embeddings", &json!({ "model": "embed", "input": "!busy 600000" })).await
+        })
+    };
+    let job = wait_until("there is a job", async || plane.jobs().await.pop()).await;
+    plane.runs_on(job["id"].as_str().unwrap()).await;
+    let (status, answer) = plane.post("/remuda/v1/workers/mule/drain", &json!({})).await;
+    assert!(status.is_success(), "{answer}");
+    let models = plane.get("/v1/models").await;
+    assert!(models["data"].as_array().unwrap().iter().all(|it| it["ready"] == false), "{models}");
+    let (status, answer) = plane.post("/v1/embeddings", &json!({ "model": "embed", "input": "x" })).await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("model_unavailable")),
+        "{answer}"
+    );
+    call.abort();
+}
+
 /// A model that its pool gave up is not offered; a worker without any model takes no work.
 ///
 /// Faults: T2, T6.
