@@ -1,14 +1,18 @@
-//! Workers and shapes kept apart. A pair that failed often enough is blocked for a while; then one trial decides
-//! whether it is open again or blocked for twice as long. Asking about a block changes nothing; its end is an event.
-//! That holds for a worker that is all there is, too: the retry runs when its block ends. Who would rather have it tried
-//! again at once sets `exempt_sole_worker`; and what was not the workflow's own fault does not count there, because
-//! the service has been mended by then and nobody else could take it.
+//! Workers and shapes kept apart. Each pair has a circuit breaker (`supervise`): after enough failures it is blocked for a
+//! cooldown, then one trial decides whether it is open again or blocked for twice as long.
 //!
 //! ```text
-//!  (failures below the limit) ──limit──▶ blocked until T ──T──▶ on trial ──success──▶ forgotten
+//!  counting ──failures reach the limit──▶ blocked until T ──T──▶ half open, one trial ──success──▶ forgotten
 //!                                             ▲                    │
 //!                                             └── failed: wait ×2 ─┘
 //! ```
+//!
+//! Reading a block changes nothing. Its end is an event of its own, because clients subscribe to it: until the plane has
+//! processed that event the pair stays blocked, even if the time has passed.
+//!
+//! The rule also holds for a fleet's only worker: the retry runs when its block ends, unless `exempt_sole_worker` is set.
+//! Failures that were not the workflow's fault do not count there, because the service has been repaired by then and no
+//! other worker could take the job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,26 +20,20 @@ use std::time::Duration;
 use crate::id::{JobId, Shape, WorkerId, WorkflowHash};
 use crate::record::BlockRow;
 use crate::settings::Settings;
+use crate::supervise::{Backoff, Breaker, BreakerLimits, BreakerState};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    pub failures: u32,
-    pub until: Timestamp,
+    /// How long the last block lasted; zero before the first.
     pub cooldown: Duration,
     pub reason: String,
-    /// The workflow that failed last, to the letter.
+    /// The exact hash of the workflow that failed last.
     pub workflow_hash: Option<WorkflowHash>,
-    state: State,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Failures are counted, nothing is kept apart yet.
-    Counting,
-    Blocked,
-    /// The wait is over; at most one job at a time finds out.
-    Trial(Option<JobId>),
+    first_failed_at: Timestamp,
+    breaker: Breaker<JobId>,
+    /// The plane has processed the end of the block.
+    has_ended: bool,
 }
 
 /// May this worker run this shape now?
@@ -56,10 +54,10 @@ pub struct Blocks(BTreeMap<WorkerId, BTreeMap<Shape, Block>>);
 
 impl Blocks {
     pub fn state(&self, worker: &WorkerId, shape: &Shape) -> BlockState {
-        match self.get(worker, shape).map(|block| (block.state, block.until)) {
-            None | Some((State::Counting | State::Trial(None), _)) => BlockState::Open,
-            Some((State::Blocked, until)) => BlockState::Blocked { until },
-            Some((State::Trial(Some(job)), _)) => BlockState::TrialUnderWay { job },
+        match self.get(worker, shape).map(Block::state) {
+            None | Some(BreakerState::Closed | BreakerState::HalfOpen) => BlockState::Open,
+            Some(BreakerState::Open { until }) => BlockState::Blocked { until },
+            Some(BreakerState::Trial(job)) => BlockState::TrialUnderWay { job },
         }
     }
 
@@ -67,23 +65,18 @@ impl Blocks {
         self.0.get(worker)?.get(shape)
     }
 
-    /// An attempt begins; whether it is the trial this pair was waiting for.
+    /// An attempt starts. True if it is the trial this pair was waiting for.
     pub fn started(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) -> bool {
-        match self.get_mut(worker, shape) {
-            Some(block) if block.state == State::Trial(None) => {
-                block.state = State::Trial(Some(job));
-                true
-            }
-            Some(_) | None => false,
-        }
+        self.get_mut(worker, shape).is_some_and(|block| {
+            let moment = block.moment();
+            block.breaker.start(moment, job)
+        })
     }
 
-    /// An attempt ended without saying anything about the pair.
+    /// An attempt ended without evidence about the pair.
     pub fn released(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
-        if let Some(block) = self.get_mut(worker, shape)
-            && block.state == State::Trial(Some(job))
-        {
-            block.state = State::Trial(None);
+        if let Some(block) = self.get_mut(worker, shape) {
+            block.breaker.release(job);
         }
     }
 
@@ -104,42 +97,25 @@ impl Blocks {
     ) -> &Block {
         let (job, workflow_hash) = job;
         let block = self.0.entry(worker.clone()).or_default().entry(*shape).or_insert_with(|| Block {
-            failures: 0,
-            until: now,
             cooldown: Duration::ZERO,
             reason: String::new(),
             workflow_hash: None,
-            state: State::Counting,
+            first_failed_at: now,
+            breaker: Breaker::default(),
+            has_ended: false,
         });
-        block.failures = block.failures.saturating_add(1);
         reason.clone_into(&mut block.reason);
         block.workflow_hash = Some(workflow_hash);
-        let is_trial = block.state == State::Trial(Some(job));
-        let is_due = match block.state {
-            State::Counting => block.failures >= settings.max_failures_before_block.max(1),
-            State::Trial(_) => true,
-            // Attempts that were under way when the block began say nothing new.
-            State::Blocked => false,
-        };
-        if is_due {
-            let doubled =
-                block.cooldown.saturating_mul(2).clamp(settings.block_cooldown, settings.block_cooldown_max);
-            block.cooldown = if is_trial { doubled } else { block.cooldown.max(settings.block_cooldown) };
-            block.until = now.plus(block.cooldown);
-            block.state = State::Blocked;
-        }
+        block.fail(now, job, &limits(settings));
         block
     }
 
-    /// The wait is over: one trial from here on. Nothing if it is not over, or not blocked.
+    /// Ends a block whose time is over: one trial may start. False if it is not over, or not blocked.
     pub fn expire(&mut self, now: Timestamp, worker: &WorkerId, shape: &Shape) -> bool {
-        match self.get_mut(worker, shape) {
-            Some(block) if block.state == State::Blocked && block.until <= now => {
-                block.state = State::Trial(None);
-                true
-            }
-            Some(_) | None => false,
-        }
+        let Some(block) = self.get_mut(worker, shape) else { return false };
+        let is_over = matches!(block.state(), BreakerState::Open { until } if until <= now);
+        block.has_ended |= is_over;
+        is_over
     }
 
     pub fn lift(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
@@ -170,7 +146,9 @@ impl Blocks {
 
     /// The entry that is missed least: the one whose wait ends first.
     pub fn first_to_end(&self) -> Option<(WorkerId, Shape)> {
-        self.iter().min_by_key(|(_, _, block)| block.until).map(|(worker, shape, _)| (worker.clone(), *shape))
+        self.iter()
+            .min_by_key(|(_, _, block)| block.until())
+            .map(|(worker, shape, _)| (worker.clone(), *shape))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&WorkerId, &Shape, &Block)> {
@@ -180,23 +158,17 @@ impl Blocks {
     }
 
     pub fn restore(&mut self, row: BlockRow, now: Timestamp, settings: &Settings) {
-        let state = if row.failures < settings.max_failures_before_block {
-            State::Counting
-        } else if row.until <= now {
-            State::Trial(None)
+        let BlockRow { worker, shape, failures, until, cooldown_millis, reason, workflow_hash } = row;
+        let cooldown = Duration::from_millis(cooldown_millis);
+        let breaker = if failures < settings.max_failures_before_block {
+            Breaker::counting(failures)
         } else {
-            State::Blocked
+            let doublings = limits(settings).cooldown.doublings_for(cooldown);
+            Breaker::opened(failures, doublings + 1, until)
         };
-        let cooldown = Duration::from_millis(row.cooldown_millis);
-        let block = Block {
-            failures: row.failures,
-            until: row.until,
-            cooldown,
-            reason: row.reason,
-            workflow_hash: row.workflow_hash,
-            state,
-        };
-        self.0.entry(row.worker).or_default().insert(row.shape, block);
+        let has_ended = until <= now;
+        let block = Block { cooldown, reason, workflow_hash, first_failed_at: until, breaker, has_ended };
+        self.0.entry(worker).or_default().insert(shape, block);
     }
 
     fn get_mut(&mut self, worker: &WorkerId, shape: &Shape) -> Option<&mut Block> {
@@ -204,22 +176,73 @@ impl Blocks {
     }
 }
 
+fn limits(settings: &Settings) -> BreakerLimits {
+    BreakerLimits {
+        failures_max: settings.max_failures_before_block,
+        cooldown: Backoff::new(settings.block_cooldown, settings.block_cooldown_max),
+    }
+}
+
 impl Block {
-    pub fn is_blocked(&self) -> bool {
-        self.state == State::Blocked
+    fn fail(&mut self, now: Timestamp, job: JobId, limits: &BreakerLimits) {
+        let opens = match self.state() {
+            BreakerState::Closed => self.breaker.fail(now, limits),
+            // It was in flight when the block began.
+            BreakerState::Open { .. } => {
+                self.breaker.count_failure();
+                false
+            }
+            BreakerState::Trial(trial) if trial == job => {
+                self.breaker.count_failure();
+                self.breaker.trip(now, limits.cooldown);
+                true
+            }
+            // Evidence against the pair, but not of the trial: no longer than the last time.
+            BreakerState::HalfOpen | BreakerState::Trial(_) => {
+                self.breaker.count_failure();
+                self.breaker.reopen(now, limits.cooldown);
+                true
+            }
+        };
+        if opens {
+            self.has_ended = false;
+            self.cooldown = limits.cooldown.delay(self.breaker.trips().saturating_sub(1));
+        }
     }
 
-    /// Whether it was kept apart, and not merely counted.
+    fn state(&self) -> BreakerState<JobId> {
+        self.breaker.state(self.moment())
+    }
+
+    /// The time as far as this block is concerned: its end is an event, not a matter of the clock.
+    fn moment(&self) -> Timestamp {
+        if self.has_ended { Timestamp::NEVER } else { Timestamp::ZERO }
+    }
+
+    pub fn failures(&self) -> u32 {
+        self.breaker.failures()
+    }
+
+    /// When the block ends or ended; before the first block, when counting began.
+    pub fn until(&self) -> Timestamp {
+        self.breaker.until().unwrap_or(self.first_failed_at)
+    }
+
+    pub fn is_blocked(&self) -> bool {
+        matches!(self.state(), BreakerState::Open { .. })
+    }
+
+    /// Whether the pair was blocked, and not merely counted.
     pub fn is_or_was_blocked(&self) -> bool {
-        self.state != State::Counting
+        self.state() != BreakerState::Closed
     }
 
     pub fn row(&self, worker: &WorkerId, shape: &Shape) -> BlockRow {
         BlockRow {
             worker: worker.clone(),
             shape: *shape,
-            failures: self.failures,
-            until: self.until,
+            failures: self.failures(),
+            until: self.until(),
             cooldown_millis: u64::try_from(self.cooldown.as_millis()).unwrap_or(u64::MAX),
             reason: self.reason.clone(),
             workflow_hash: self.workflow_hash,

@@ -21,24 +21,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::WorkerId;
 use crate::settings::Settings;
+use crate::supervise::{Backoff, Breaker, BreakerLimits, BreakerState};
 use crate::time::{Timestamp, humanize};
 
-/// One failed creation is bad luck and two may be; the third would be paid for nothing.
-const FAILURES_MAX: u32 = 3;
-/// The first wait before one creation is tried again; doubles up to `COOLDOWN_MAX`.
-const COOLDOWN: Duration = Duration::from_secs(60);
-const COOLDOWN_MAX: Duration = Duration::from_secs(30 * 60);
+/// One or two failed creations may be chance; a third machine would be paid for nothing.
+const LIMITS: BreakerLimits = BreakerLimits {
+    failures_max: 3,
+    cooldown: Backoff::new(Duration::from_secs(60), Duration::from_secs(30 * 60)),
+};
 
 /// Stops renting when what is rented does not come up.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CreationBrake {
-    /// Failures since the last success.
-    failures: u32,
-    /// How often the brake went on since then.
-    trips: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<Timestamp>,
+    #[serde(flatten)]
+    breaker: Breaker,
     /// Why the last one failed.
     #[serde(skip_serializing_if = "String::is_empty")]
     why: String,
@@ -47,14 +44,8 @@ pub struct CreationBrake {
 impl CreationBrake {
     /// A machine could not be created, or was and never became a worker. Whether the brake is on now.
     pub fn failed(&mut self, now: Timestamp, why: &str) -> bool {
-        self.failures = self.failures.saturating_add(1);
         why.clone_into(&mut self.why);
-        // What was under way when the brake went on belongs to the same storm: it must not double the wait.
-        if self.failures >= FAILURES_MAX && !self.is_on(now) {
-            let wait = COOLDOWN.saturating_mul(1 << self.trips.min(8)).min(COOLDOWN_MAX);
-            self.trips = self.trips.saturating_add(1);
-            self.until = Some(now.plus(wait));
-        }
+        self.breaker.fail(now, &LIMITS);
         self.is_on(now)
     }
 
@@ -69,23 +60,23 @@ impl CreationBrake {
     }
 
     pub fn is_on(&self, now: Timestamp) -> bool {
-        self.until.is_some_and(|until| now < until)
+        self.wake_at(now).is_some()
     }
 
     /// How many machines may be created while `under_way` already are: none while the brake is on, one at a time
     /// after that, and as many as anyone likes once one came up.
     pub fn room(&self, now: Timestamp, under_way: u32) -> u32 {
-        match self.until {
-            None => u32::MAX,
-            Some(until) if now < until => 0,
-            Some(_) => 1_u32.saturating_sub(under_way),
+        match self.breaker.state(now) {
+            BreakerState::Closed => u32::MAX,
+            BreakerState::Open { .. } => 0,
+            BreakerState::HalfOpen | BreakerState::Trial(()) => 1_u32.saturating_sub(under_way),
         }
     }
 
     /// Why not everything may be created, if so.
     pub fn reason(&self, now: Timestamp) -> Option<String> {
-        let until = self.until?;
-        let (failures, why) = (self.failures, &self.why);
+        let until = self.breaker.until()?;
+        let (failures, why) = (self.breaker.failures(), &self.why);
         Some(if now < until {
             format!("creation brake until {until}: {failures} creations failed in a row, the last: {why}")
         } else {
@@ -95,7 +86,7 @@ impl CreationBrake {
 
     /// When it is worth asking again.
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
-        self.until.filter(|until| now < *until)
+        self.breaker.until().filter(|until| now < *until)
     }
 }
 
@@ -227,7 +218,7 @@ mod tests {
         let mut brake = CreationBrake::default();
         check_creation(&mut brake, &[0, 0, 0], Some(60));
         for minutes in [2, 4, 8, 16, 30, 30] {
-            let trial = brake.until.unwrap().as_millis() / 1000;
+            let trial = brake.breaker.until().unwrap().as_millis() / 1000;
             check_creation(&mut brake, &[trial], Some(trial + minutes * 60));
         }
         brake.succeeded();

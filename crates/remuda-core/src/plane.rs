@@ -203,12 +203,15 @@ impl Plane {
     }
 
     fn restore_alarms(&mut self, now: Timestamp) {
-        let blocks: Vec<_> =
-            self.blocks.iter().map(|(worker, shape, block)| (worker.clone(), *shape, block.until)).collect();
+        let blocks: Vec<_> = self
+            .blocks
+            .iter()
+            .map(|(worker, shape, block)| (worker.clone(), *shape, block.until()))
+            .collect();
         for (worker, shape, until) in blocks {
             self.alarms.set(Alarm::Block(worker, shape), Some(until).filter(|until| now < *until));
         }
-        let shapes: Vec<_> = self.quarantine.iter().map(|(shape, it)| (*shape, it.row.trial_at)).collect();
+        let shapes: Vec<_> = self.quarantine.iter().map(|(shape, it)| (*shape, it.trial_at())).collect();
         for (shape, trial_at) in shapes {
             self.alarms.set(Alarm::Shape(shape), trial_at);
         }

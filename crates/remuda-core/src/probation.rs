@@ -12,11 +12,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::id::Shape;
+use crate::supervise::{Backoff, Breaker, BreakerState};
 use crate::time::Timestamp;
 
-/// The first probation; doubles up to `PROBATION_MAX`.
-const PROBATION: Duration = Duration::from_secs(30);
-const PROBATION_MAX: Duration = Duration::from_secs(600);
+/// Every failure on probation renews it, also one that was in flight: a black hole fails its jobs in parallel.
+const COOLDOWN: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(600));
 /// Joining again sooner than this after the last join, without having completed anything, is flapping.
 const FLAP: Duration = Duration::from_secs(60);
 
@@ -28,10 +28,8 @@ pub struct Probation {
     streak: Vec<Shape>,
     /// Joins in quick succession without a success in between.
     flaps: u32,
-    /// How often probation was renewed.
-    renewed: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until: Option<Timestamp>,
+    #[serde(flatten)]
+    breaker: Breaker,
 }
 
 impl Probation {
@@ -41,8 +39,8 @@ impl Probation {
 
     /// Whether this put the worker on probation, or kept it there.
     pub fn failed(&mut self, now: Timestamp, shape: Shape, probation_after: u32) -> bool {
-        if self.until.is_some() {
-            self.renew(now);
+        if self.until().is_some() {
+            self.breaker.trip(now, COOLDOWN);
             return true;
         }
         if !self.streak.contains(&shape) {
@@ -50,7 +48,7 @@ impl Probation {
         }
         let is_over = self.streak.len() >= probation_after.max(1) as usize;
         if is_over {
-            self.renew(now);
+            self.breaker.trip(now, COOLDOWN);
         }
         is_over
     }
@@ -60,27 +58,21 @@ impl Probation {
         let is_flap = joined_before.is_some_and(|before| now.since(before) < FLAP);
         self.flaps = if is_flap { self.flaps + 1 } else { 0 };
         if self.flaps >= probation_after.max(1) {
-            self.renew(now);
+            self.breaker.trip(now, COOLDOWN);
         }
-    }
-
-    fn renew(&mut self, now: Timestamp) {
-        let wait = PROBATION.saturating_mul(1 << self.renewed.min(8)).min(PROBATION_MAX);
-        self.renewed += 1;
-        self.until = Some(now.plus(wait));
     }
 
     /// Until when nothing goes to it; afterwards one job at a time.
     pub fn until(&self) -> Option<Timestamp> {
-        self.until
+        self.breaker.until()
     }
 
     /// How many attempts it may hold at once.
     pub fn slots(&self, now: Timestamp, slots: u32) -> u32 {
-        match self.until {
-            None => slots,
-            Some(until) if now < until => 0,
-            Some(_) => slots.min(1),
+        match self.breaker.state(now) {
+            BreakerState::Closed => slots,
+            BreakerState::Open { .. } => 0,
+            BreakerState::HalfOpen | BreakerState::Trial(()) => slots.min(1),
         }
     }
 }

@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::id::{JobId, Shape, WorkerId};
 use crate::record::QuarantineRow;
 use crate::settings::Settings;
+use crate::supervise::{Backoff, Breaker, BreakerState};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, Default)]
@@ -20,17 +21,9 @@ pub struct Quarantine(BTreeMap<Shape, QuarantineEntry>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuarantineEntry {
-    pub row: QuarantineFields,
-    trial: Option<JobId>,
-}
-
-/// As `QuarantineRow`, without the shape.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuarantineFields {
     pub failed_on: BTreeSet<WorkerId>,
-    pub trial_at: Option<Timestamp>,
-    pub trials_failed: u32,
     pub reason: String,
+    breaker: Breaker<JobId>,
 }
 
 /// What a failure led to.
@@ -56,27 +49,24 @@ pub enum QuarantineState {
 impl Quarantine {
     pub fn state(&self, now: Timestamp, shape: &Shape) -> QuarantineState {
         let Some(entry) = self.0.get(shape) else { return QuarantineState::Free };
-        match (entry.row.trial_at, entry.trial) {
-            (None, _) => QuarantineState::Free,
-            (Some(_), Some(job)) => QuarantineState::TrialUnderWay { job },
-            (Some(trial_at), None) if now < trial_at => QuarantineState::Quarantined { trial_at },
-            (Some(_), None) => QuarantineState::Free,
+        match entry.breaker.state(now) {
+            BreakerState::Closed | BreakerState::HalfOpen => QuarantineState::Free,
+            BreakerState::Open { until } => QuarantineState::Quarantined { trial_at: until },
+            BreakerState::Trial(job) => QuarantineState::TrialUnderWay { job },
         }
     }
 
-    /// An attempt begins; in quarantine it is the trial.
+    /// An attempt starts; in quarantine it is the trial. The router has checked that one may start.
     pub fn started(&mut self, shape: &Shape, job: JobId) {
-        if let Some(entry) =
-            self.0.get_mut(shape).filter(|it| it.row.trial_at.is_some() && it.trial.is_none())
-        {
-            entry.trial = Some(job);
+        if let Some(entry) = self.0.get_mut(shape) {
+            entry.breaker.start(Timestamp::NEVER, job);
         }
     }
 
-    /// An attempt ended without saying anything about the shape.
+    /// An attempt ended without evidence about the shape.
     pub fn released(&mut self, shape: &Shape, job: JobId) {
-        if let Some(entry) = self.0.get_mut(shape).filter(|it| it.trial == Some(job)) {
-            entry.trial = None;
+        if let Some(entry) = self.0.get_mut(shape) {
+            entry.breaker.release(job);
         }
     }
 
@@ -90,32 +80,29 @@ impl Quarantine {
         settings: &Settings,
     ) -> QuarantineVerdict {
         let entry = self.0.entry(*shape).or_insert_with(|| QuarantineEntry {
-            row: QuarantineFields {
-                failed_on: BTreeSet::new(),
-                trial_at: None,
-                trials_failed: 0,
-                reason: String::new(),
-            },
-            trial: None,
+            failed_on: BTreeSet::new(),
+            reason: String::new(),
+            breaker: Breaker::default(),
         });
-        let row = &mut entry.row;
-        row.failed_on.insert(worker.clone());
-        reason.clone_into(&mut row.reason);
-        let is_new = row.trial_at.is_none();
-        let is_trial = entry.trial == Some(job);
-        if is_new && row.failed_on.len() < usize::from(settings.suspect_shape_after.max(1)) {
-            return QuarantineVerdict::Noted;
-        }
-        if !is_new && !is_trial {
-            // It was under way when the quarantine began and says nothing new.
-            return QuarantineVerdict::Noted;
-        }
-        row.trials_failed += u32::from(is_trial);
-        let wait = settings.quarantine_cooldown.saturating_mul(1 << row.trials_failed.min(8));
-        let trial_at = now.plus(wait.min(settings.block_cooldown_max));
-        row.trial_at = Some(trial_at);
-        entry.trial = None;
-        let is_hopeless = row.trials_failed >= settings.quarantine_trials_max;
+        entry.failed_on.insert(worker.clone());
+        reason.clone_into(&mut entry.reason);
+        let is_new = match entry.breaker.state(now) {
+            BreakerState::Closed => {
+                if entry.failed_on.len() < usize::from(settings.suspect_shape_after.max(1)) {
+                    return QuarantineVerdict::Noted;
+                }
+                true
+            }
+            BreakerState::Trial(trial) if trial == job => false,
+            // It was in flight when the quarantine began: no new evidence.
+            BreakerState::Open { .. } | BreakerState::HalfOpen | BreakerState::Trial(_) => {
+                return QuarantineVerdict::Noted;
+            }
+        };
+        let cooldown = Backoff::new(settings.quarantine_cooldown, settings.block_cooldown_max);
+        entry.breaker.trip(now, cooldown);
+        let trial_at = entry.trial_at().unwrap_or(now);
+        let is_hopeless = entry.trials_failed() >= settings.quarantine_trials_max;
         QuarantineVerdict::Quarantined { trial_at, is_new, is_hopeless }
     }
 
@@ -134,8 +121,11 @@ impl Quarantine {
 
     pub fn restore(&mut self, row: QuarantineRow) {
         let QuarantineRow { shape, failed_on, trial_at, trials_failed, reason } = row;
-        let row = QuarantineFields { failed_on, trial_at, trials_failed, reason };
-        self.0.insert(shape, QuarantineEntry { row, trial: None });
+        let breaker = match trial_at {
+            Some(trial_at) => Breaker::opened(0, trials_failed.saturating_add(1), trial_at),
+            None => Breaker::default(),
+        };
+        self.0.insert(shape, QuarantineEntry { failed_on, reason, breaker });
     }
 
     /// More shapes under mere entry than this are not remembered: the oldest hash makes room.
@@ -143,7 +133,7 @@ impl Quarantine {
         if self.0.len() <= max {
             return None;
         }
-        let shape = *self.0.iter().find(|(_, it)| it.row.trial_at.is_none()).or(self.0.iter().next())?.0;
+        let shape = *self.0.iter().find(|(_, it)| !it.is_quarantined()).or(self.0.iter().next())?.0;
         self.0.remove(&shape);
         Some(shape)
     }
@@ -151,12 +141,27 @@ impl Quarantine {
 
 impl QuarantineEntry {
     pub fn row(&self, shape: &Shape) -> QuarantineRow {
-        let QuarantineFields { failed_on, trial_at, trials_failed, reason } = self.row.clone();
-        QuarantineRow { shape: *shape, failed_on, trial_at, trials_failed, reason }
+        QuarantineRow {
+            shape: *shape,
+            failed_on: self.failed_on.clone(),
+            trial_at: self.trial_at(),
+            trials_failed: self.trials_failed(),
+            reason: self.reason.clone(),
+        }
+    }
+
+    /// When the next trial may start; `None` while the shape is not quarantined.
+    pub fn trial_at(&self) -> Option<Timestamp> {
+        self.breaker.until()
+    }
+
+    /// The first opening is the quarantine itself; each later one is a failed trial.
+    pub fn trials_failed(&self) -> u32 {
+        self.breaker.trips().saturating_sub(1)
     }
 
     pub fn is_quarantined(&self) -> bool {
-        self.row.trial_at.is_some()
+        self.breaker.until().is_some()
     }
 }
 

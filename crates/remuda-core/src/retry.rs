@@ -1,16 +1,16 @@
-//! How long a job waits before its next attempt: doubling, with full jitter, so that what failed together does not
-//! come back together. The luck comes from outside: it is in the job's id.
+//! How long a job waits before its next attempt: a backoff with full jitter, so that jobs that failed together do not
+//! return together. The randomness is in the job's id.
 
 use std::time::Duration;
 
 use crate::id::{Attempt, JobId};
 use crate::settings::Settings;
+use crate::supervise::Backoff;
 
-/// The wait after `failures` failures of any class, the last of them in `attempt`.
+/// The delay after `failures` failures of any class, the last of them in `attempt`.
 pub fn delay(settings: &Settings, failures: u32, job: JobId, attempt: Attempt) -> Duration {
-    let doubled = settings.retry_base.saturating_mul(1 << failures.saturating_sub(1).min(16));
-    let ceiling = u64::try_from(doubled.min(settings.retry_max).as_millis()).unwrap_or(u64::MAX);
-    Duration::from_millis(job.jitter(attempt.0) % ceiling.saturating_add(1))
+    let backoff = Backoff::new(settings.retry_base, settings.retry_max);
+    backoff.full_jitter(failures.saturating_sub(1), job.jitter(attempt.0))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Every number the rules use, with its default and the reason for it. The program fills these in from
-//! `remuda.toml`, the environment and flags; the core only reads them.
+//! Every number that the rules use, with its default and the reason for it. The program fills them in from `remuda.toml`,
+//! the environment and flags; the core only reads them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::fleet::FleetSettings;
 
-/// What the plane runs with.
+/// The plane's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
@@ -44,11 +44,11 @@ pub struct Settings {
     /// The first wait before a retry; doubles, with full jitter, up to `retry_max`.
     pub retry_base: Duration,
     pub retry_max: Duration,
-    /// Failures of a worker and a shape together before they are kept apart.
+    /// Failures of a shape on a worker before the pair is blocked.
     pub max_failures_before_block: u32,
-    /// How long they are first kept apart.
+    /// The first block's duration; doubles with each failed trial.
     pub block_cooldown: Duration,
-    /// Kept apart at most this long, however often the trial fails.
+    /// The longest block.
     pub block_cooldown_max: Duration,
     /// A worker that is all there is gets no blocks: they would only make everyone wait.
     pub exempt_sole_worker: bool,
@@ -73,7 +73,7 @@ pub struct Settings {
     pub forget_workers_after: Duration,
     /// How often the control cycle runs, besides at every change.
     pub cycle_every: Duration,
-    /// For workers without a fleet, and where a fleet says nothing.
+    /// For workers without a fleet, and for fleets without their own.
     pub scaling: Scaling,
     /// In the order in which they take what waits: what is too much for one goes to the next that could run it.
     pub fleets: Vec<FleetSettings>,

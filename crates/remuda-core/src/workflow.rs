@@ -1,15 +1,15 @@
-//! Looking at a workflow once, before it is taken in: is it sound, what is it called, what does it need.
+//! Examining a workflow once, before it is accepted: is it valid, what is its hash, what does it require.
 //!
 //! ```text
-//!  body ──read──▶ tree, keys sorted ──canonical──▶ workflow_hash
+//!  body ──parse──▶ tree, keys sorted ──canonical──▶ workflow_hash
 //!                         │
-//!                         ├─ {"prompt": graph, …}: that graph, without what goes with it
+//!                         ├─ {"prompt": graph, …}: that graph, without its envelope
 //!                         ├─ some value has a class_type: graph ──links, loops──▶ shape, classes, model files
 //!                         └─ otherwise ─────────────────────────────────────────▶ shape, model files
 //! ```
 //!
-//! Whatever is refused here never reaches a worker. Whether a node class or a model file exists is not asked: that
-//! differs from worker to worker. The body itself is passed on as it came, byte for byte.
+//! A workflow that is refused here never reaches a worker. Whether a node class or model file exists is not checked: that
+//! differs between workers. The body itself is passed on byte for byte.
 
 mod canonical;
 mod graph;
@@ -27,7 +27,7 @@ use self::graph::Graph;
 use self::json_tree::Value;
 use crate::id::{Hash, Service, Shape, WorkflowHash};
 
-/// How much of a workflow is looked at before it is refused: a bound on the memory and time one body can cost.
+/// Bounds on the memory and time that one body can cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkflowLimits {
     /// 64 by default: API-format graphs are four deep, and reading keeps a few hundred bytes of stack per level.
@@ -37,7 +37,7 @@ pub struct WorkflowLimits {
     pub nodes_max: usize,
     /// A million JSON values by default, which is a hundred for each of 10,000 nodes; each costs about 100 bytes at worst.
     pub values_max: usize,
-    /// 8 MiB by default: graphs of a thousand nodes have half of one; pictures are to be uploaded, not inlined.
+    /// 8 MiB by default: a graph of a thousand nodes has half a MiB; images are uploaded, not inlined.
     pub bytes_max: usize,
 }
 
@@ -47,16 +47,16 @@ impl Default for WorkflowLimits {
     }
 }
 
-/// What is known of a workflow that may be taken in.
+/// What is known about a valid workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExaminedWorkflow {
     pub workflow_hash: WorkflowHash,
-    /// The hash of all of the body; another one than the workflow's if something goes with the graph.
+    /// The hash of the whole body; differs from `workflow_hash` if the graph has an envelope.
     pub body_hash: Hash,
     pub shape: Shape,
-    /// `comfyui` if it is a graph in ComfyUI's API format; otherwise the workflow does not say.
+    /// `comfyui` if it is a graph in ComfyUI's API format; otherwise unknown.
     pub service: Option<Service>,
-    /// Model files it names, with `/` between folders; without a graph also what stands under a key `model`.
+    /// Model files it names, with `/` between folders; without a graph also the values of keys named `model`.
     pub models: BTreeSet<String>,
     /// Node classes of the graph.
     pub classes: BTreeSet<String>,
@@ -64,7 +64,7 @@ pub struct ExaminedWorkflow {
     pub nodes: usize,
 }
 
-/// Reads, checks, hashes and classifies a workflow, or says why it cannot be taken in.
+/// Parses, validates, hashes and classifies a workflow.
 pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, InvalidWorkflow> {
     let tree = parse::parse(body, limits)?;
     let Value::Object(members) = &tree.root else {
@@ -78,7 +78,7 @@ pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, 
     let wrapped = graph::wrapped(&tree, members);
     let members = wrapped.map_or(members, |(_, members)| members);
     if !graph::is_graph(&tree, members) {
-        let (shape, models) = shape::of_value(&tree);
+        let (shape, models) = shape::for_value(&tree);
         return Ok(ExaminedWorkflow {
             workflow_hash: body_hash,
             body_hash,
@@ -90,7 +90,7 @@ pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, 
         });
     }
     let graph = Graph::read(&tree, members, limits.nodes_max)?;
-    let (shape, models) = shape::of_graph(&tree, &graph, &graph.sources_first()?);
+    let (shape, models) = shape::for_graph(&tree, &graph, &graph.sources_first()?);
     Ok(ExaminedWorkflow {
         workflow_hash: wrapped.map_or(body_hash, |(graph, _)| canonical::hash(&tree, graph, body.len())),
         body_hash,
@@ -102,7 +102,7 @@ pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, 
     })
 }
 
-/// The hash of any JSON value, the same for every spelling of it: of key order, numbers, escapes and white space.
+/// The hash of a JSON value, independent of key order, number format, escapes and white space.
 pub fn canonical_hash(value: &str, limits: &WorkflowLimits) -> Result<Hash, InvalidWorkflow> {
     let tree = parse::parse(value, limits)?;
     Ok(canonical::hash(&tree, &tree.root, value.len()))

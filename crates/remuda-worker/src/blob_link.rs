@@ -23,14 +23,15 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header};
 use serde_json::Value;
 use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
 
+use remuda_core::supervise::Backoff;
+
 use crate::plane_link::{CONNECT_TIMEOUT, error_with_causes, random_u64};
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::Secret;
 
 /// With the waits between them about fifteen seconds: longer than a restart of the plane.
 const TRIES_MAX: u32 = 8;
-const WAIT_BASE: Duration = Duration::from_millis(200);
-const WAIT_MAX: Duration = Duration::from_secs(5);
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 /// A transfer may be corrupted once or twice; a third mismatch means that the stored content is wrong.
 const MISMATCHES_MAX: u32 = 3;
 /// A connection without a byte in either direction for this long counts as cut. Covers the time the plane needs to sync
@@ -288,8 +289,7 @@ impl RetryBackoff {
 
     /// Doubles from try to try, minus up to a half of jitter: workers that failed together do not retry together.
     fn delay(&self, jitter: u64) -> Duration {
-        let whole = (WAIT_BASE * (1 << (self.0 - 1).min(16))).min(WAIT_MAX);
-        whole - whole.mul_f64((jitter % 1000) as f64 / 2000.0)
+        RETRY.equal_jitter(self.0.saturating_sub(1), jitter)
     }
 }
 
@@ -358,9 +358,9 @@ mod tests {
     #[test]
     fn delays_double_up_to_a_bound_with_jitter() {
         for (tries, most) in [(1, 200), (2, 400), (3, 800), (6, 5000), (1000, 5000)] {
-            let delays = [0, 999].map(|jitter| RetryBackoff(tries).delay(jitter));
+            let delays = [most / 2, 0].map(|jitter| RetryBackoff(tries).delay(jitter));
             assert_eq!(delays[0], Duration::from_millis(most));
-            assert!(delays[1] < delays[0] && delays[1] >= delays[0] / 2, "{delays:?}");
+            assert_eq!(delays[1], delays[0] / 2);
         }
     }
 }

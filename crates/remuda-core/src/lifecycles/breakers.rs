@@ -163,7 +163,7 @@ impl Suspect {
         let Some(entry) = self.quarantine.get(&shape()) else { return "clear".to_owned() };
         let state = match self.quarantine.state(at(self.now), &shape()) {
             quarantine::QuarantineState::Free if entry.is_quarantined() => "trial allowed".to_owned(),
-            quarantine::QuarantineState::Free => format!("failed on {}", entry.row.failed_on.len()),
+            quarantine::QuarantineState::Free => format!("failed on {}", entry.failed_on.len()),
             quarantine::QuarantineState::Quarantined { trial_at } => {
                 format!("quarantined for {} s", trial_at.since(at(self.now)).as_secs())
             }

@@ -447,7 +447,7 @@ pub(super) fn pair(shape: Shape, block: &Block) -> Map<String, Value> {
     detail([
         ("shape", shape.to_string().into()),
         ("workflow_hash", workflow_hash),
-        ("failures", block.failures.into()),
+        ("failures", block.failures().into()),
     ])
 }
 

@@ -18,6 +18,7 @@ use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::provider::{BootstrapError, Pod, PodStatus, PodTag, ProviderCall, ProviderError};
 use crate::rental::{Bootstrap, LISTS_MIN, RentalPhase, Sighting};
+use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
 
 /// How often a provider is asked while something is on its way.
@@ -332,8 +333,8 @@ impl Plane {
         let due = match (lists.asked_at, lists.answered_at) {
             (Some(asked_at), _) => asked_at.plus(ANSWER_MAX),
             (None, Some(answered_at)) => {
-                let patience = every.saturating_mul(1 << lists.failed.min(4)).min(every.max(ANSWER_MAX));
-                answered_at.plus(patience)
+                let delay_max = every.saturating_mul(16).min(every.max(ANSWER_MAX));
+                answered_at.plus(Backoff::new(every, delay_max).delay(lists.failed))
             }
             (None, None) => now,
         };

@@ -244,13 +244,13 @@ impl Plane {
             self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
             self.assign(now, worker);
         } else if let Some(block) = self.blocks.get(worker, &shape).filter(|block| block.is_blocked()) {
-            self.alarms.set(Alarm::Block(worker.clone(), shape), Some(block.until));
+            self.alarms.set(Alarm::Block(worker.clone(), shape), Some(block.until()));
         }
     }
 
     /// A quarantined shape may have its trial.
     pub(super) fn shape_alarm(&mut self, now: Timestamp, shape: Shape) {
-        match self.quarantine.get(&shape).and_then(|it| it.row.trial_at) {
+        match self.quarantine.get(&shape).and_then(|it| it.trial_at()) {
             Some(trial_at) if now < trial_at => self.alarms.set(Alarm::Shape(shape), Some(trial_at)),
             Some(_) | None => self.needs_assign = true,
         }

@@ -139,8 +139,8 @@ impl Plane {
             Some(BlockedWorker {
                 shape: *shape,
                 is_blocked: block.is_blocked(),
-                until: block.until.to_string(),
-                failures: block.failures,
+                until: block.until().to_string(),
+                failures: block.failures(),
                 reason: block.reason.clone(),
                 worker,
             })

@@ -1,7 +1,6 @@
-//! The one spelling of a JSON value: keys sorted by bytes, no white space, one way to write each number and text.
+//! The canonical form of a JSON value: keys sorted by bytes, no white space, one way to write each number and string.
 //!
-//! It is JSON itself, but nobody reads it: it is only hashed. Hashes are stored, so a change here makes every known
-//! workflow a new one.
+//! It is only hashed, never parsed. Hashes are stored, so a change here makes every known workflow a new one.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -11,7 +10,7 @@ use serde::Serialize;
 use super::json_tree::{Tree, Value};
 use crate::id::Hash;
 
-/// `size` is a guess at the length, to write without growing.
+/// `size` is the estimated length, to avoid reallocation.
 pub(super) fn hash(tree: &Tree<'_>, value: &Value<'_>, size: usize) -> Hash {
     let mut out = Vec::with_capacity(size);
     write(tree, value, &mut out);
@@ -26,7 +25,7 @@ pub(super) fn write(tree: &Tree<'_>, value: &Value<'_>, out: &mut Vec<u8>) {
         Value::Unsigned(digit @ 0..10) => out.push(b'0' + *digit as u8),
         Value::Unsigned(number) => write_json(number, out),
         Value::Negative(number) => write_json(number, out),
-        // The shortest digits that read back as this number; always with an exponent, so never like a whole one.
+        // The shortest digits that read back as this number; always with an exponent, so never equal to an integer.
         Value::Float(number) => write!(out, "{number:e}").expect(MEMORY),
         Value::Text(text) => write_text(text, out),
         Value::Array(elements) => {
@@ -56,10 +55,10 @@ fn write_json(it: &impl Serialize, out: &mut Vec<u8>) {
     serde_json::to_writer(out, it).expect(MEMORY);
 }
 
-#[expect(clippy::ptr_arg, reason = "whether it is borrowed is what matters")]
+#[expect(clippy::ptr_arg, reason = "borrowed and owned are handled differently")]
 fn write_text(text: &Cow<'_, str>, out: &mut Vec<u8>) {
     match text {
-        // It stood in the body without an escape, so it needs none.
+        // It had no escape in the body, so it needs none here.
         Cow::Borrowed(text) => {
             out.push(b'"');
             out.extend_from_slice(text.as_bytes());

@@ -1,7 +1,7 @@
 //! A ComfyUI graph in API format: nodes with a class and inputs, of which some are links to other nodes.
 //!
-//! What counts as a link is ComfyUI's own rule: an array of a text and a number. A list such as `["text", 3]` that is
-//! meant as data is a link there too, and fails there too. Nothing here recurses: a chain of nodes may be long.
+//! A link is what ComfyUI takes for one: an array of a string and a number. A list such as `["text", 3]` that is meant as
+//! data is a link there too, and fails there too. Nothing here recurses: a chain of nodes may be long.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -32,15 +32,15 @@ pub(super) struct Input<'a> {
 /// Where an input comes from.
 #[derive(Debug)]
 pub(super) enum Feed<'a> {
-    /// From another node, by its place in `nodes`.
+    /// From another node, by its index in `nodes`.
     Link {
         source: usize,
         slot: &'a Value<'a>,
     },
-    Given(&'a Value<'a>),
+    Constant(&'a Value<'a>),
 }
 
-/// One node is enough to call it a graph: the others are then held to it.
+/// One node makes it a graph; the other members are then validated as nodes.
 pub(super) fn is_graph(tree: &Tree<'_>, nodes: &[Member<'_>]) -> bool {
     nodes.iter().any(|(_, node)| match node {
         Value::Object(fields) => member(tree.members(fields), "class_type").is_some(),
@@ -48,8 +48,8 @@ pub(super) fn is_graph(tree: &Tree<'_>, nodes: &[Member<'_>]) -> bool {
     })
 }
 
-/// The graph of `{"prompt": graph, "extra_data": …}`, as ComfyUI's own clients send it. A node that somebody called
-/// `prompt` is none.
+/// The graph of `{"prompt": graph, "extra_data": …}`, as ComfyUI's own clients send it. A node whose id is
+/// `prompt` is not an envelope.
 pub(super) fn wrapped<'a>(
     tree: &'a Tree<'a>,
     members: &'a [Member<'a>],
@@ -101,31 +101,31 @@ impl<'a> Graph<'a> {
         classes
     }
 
-    /// The nodes in an order in which each comes after all that feed it; there is none if there is a loop.
+    /// Topological order: each node after all that feed it. Fails if there is a loop.
     pub(super) fn sources_first(&self) -> Result<Vec<usize>, InvalidWorkflow> {
         let mut order = Vec::with_capacity(self.nodes.len());
-        let mut seen = vec![Seen::No; self.nodes.len()];
+        let mut seen = vec![Visited::No; self.nodes.len()];
         let mut path: Vec<Visit> = Vec::new();
         for root in 0..self.nodes.len() {
-            if seen[root] == Seen::No {
-                seen[root] = Seen::OnPath;
-                path.push(Visit { node: root, inputs_seen: 0 });
+            if seen[root] == Visited::No {
+                seen[root] = Visited::OnPath;
+                path.push(Visit { node: root, inputs_visited: 0 });
             }
             while let Some(visit) = path.last_mut() {
-                let Some(input) = self.inputs(visit.node).get(visit.inputs_seen) else {
-                    seen[visit.node] = Seen::Done;
+                let Some(input) = self.inputs(visit.node).get(visit.inputs_visited) else {
+                    seen[visit.node] = Visited::Done;
                     order.push(visit.node);
                     path.pop();
                     continue;
                 };
-                visit.inputs_seen += 1;
+                visit.inputs_visited += 1;
                 let Feed::Link { source, .. } = input.feed else { continue };
                 match seen[source] {
-                    Seen::Done => {}
-                    Seen::OnPath => return Err(self.loop_through(source, &path)),
-                    Seen::No => {
-                        seen[source] = Seen::OnPath;
-                        path.push(Visit { node: source, inputs_seen: 0 });
+                    Visited::Done => {}
+                    Visited::OnPath => return Err(self.loop_through(source, &path)),
+                    Visited::No => {
+                        seen[source] = Visited::OnPath;
+                        path.push(Visit { node: source, inputs_visited: 0 });
                     }
                 }
             }
@@ -133,7 +133,7 @@ impl<'a> Graph<'a> {
         Ok(order)
     }
 
-    /// The end of the path, from `node` on, fed by itself; told in the direction in which data would flow.
+    /// The loop at the end of the path, from `node` on, in the direction of data flow.
     fn loop_through(&self, node: usize, path: &[Visit]) -> InvalidWorkflow {
         let back = path.iter().rev().map(|visit| visit.node);
         let mut nodes: Vec<usize> = back.take_while(|&other| other != node).collect();
@@ -145,7 +145,7 @@ impl<'a> Graph<'a> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Seen {
+enum Visited {
     No,
     OnPath,
     Done,
@@ -153,7 +153,7 @@ enum Seen {
 
 struct Visit {
     node: usize,
-    inputs_seen: usize,
+    inputs_visited: usize,
 }
 
 /// The class and the inputs of a node.
@@ -177,10 +177,10 @@ fn parts<'a>(
     }
 }
 
-/// Where an input comes from, or the node that it asks for in vain.
+/// Where an input comes from, or the id of the missing node.
 fn feed<'a>(tree: &'a Tree<'a>, value: &'a Value<'a>, ids: &Ids<'_>) -> Result<Feed<'a>, &'a str> {
     let Some((to, slot)) = link(tree, value) else {
-        return Ok(Feed::Given(value));
+        return Ok(Feed::Constant(value));
     };
     let source = ids.find(to).ok_or(to)?;
     Ok(Feed::Link { source, slot })
@@ -192,7 +192,7 @@ fn link<'a>(tree: &'a Tree<'a>, value: &'a Value<'a>) -> Option<(&'a str, &'a Va
     matches!(slot, Value::Unsigned(_) | Value::Negative(_) | Value::Float(_)).then_some((&**to, slot))
 }
 
-/// The ids of all nodes, to be searched. Ids are short: their first eight bytes, as a number, mostly tell them apart.
+/// A search index over node ids. Ids are short: their first eight bytes, as a number, mostly differ.
 struct Ids<'a> {
     members: &'a [Member<'a>],
     heads: Vec<u64>,
@@ -204,18 +204,18 @@ impl<'a> Ids<'a> {
     }
 
     fn find(&self, id: &str) -> Option<usize> {
-        let wanted = head(id);
-        let first = self.heads.partition_point(|&head| head < wanted);
+        let target = head(id);
+        let first = self.heads.partition_point(|&head| head < target);
         if self.members.get(first)?.0 == id {
             return Some(first);
         }
-        let alike = self.heads[first..].partition_point(|&head| head == wanted);
+        let alike = self.heads[first..].partition_point(|&head| head == target);
         let found = self.members[first..first + alike].binary_search_by(|(other, _)| (**other).cmp(id));
         found.ok().map(|at| first + at)
     }
 }
 
-/// Sorts as the texts do, as far as it goes.
+/// Sorts like the strings, as far as eight bytes go.
 fn head(text: &str) -> u64 {
     let first = text.as_bytes().iter().take(8);
     first.enumerate().fold(0, |head, (at, &byte)| head | u64::from(byte) << (56 - 8 * at))

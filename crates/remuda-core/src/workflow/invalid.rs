@@ -1,27 +1,27 @@
-//! Why a workflow is refused, in words for the person who sent it: what, where, and what to do about it.
+//! Why a workflow is refused, for the person who sent it: what, where, and what to do about it.
 //!
 //! Texts from the workflow are cut and escaped on their way in, so that an error can be logged and shown anywhere.
 
 use std::fmt;
 
-/// Longer texts of the workflow are cut in errors: enough to find the place, too little to flood a log.
+/// Longer quotes from the workflow are truncated: enough to find the place, too little to flood a log.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// So many nodes of a loop are named in words; the rest are counted.
+/// Nodes of a loop that are named; the rest are counted.
 const LOOP_NODES_SHOWN_MAX: usize = 12;
 
 /// What the sender can do about a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InvalidKind {
-    /// It is no JSON: repair what writes it.
+    /// It is not JSON: fix its writer.
     Malformed,
     /// Send less.
     TooLarge,
-    /// It is JSON, but no workflow that could run: correct it.
+    /// It is JSON, but not a runnable workflow: correct it.
     Invalid,
 }
 
-/// Why a workflow cannot be taken in.
+/// Why a workflow is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidWorkflow {
     NotJson {
@@ -43,13 +43,13 @@ pub enum InvalidWorkflow {
         what: &'static str,
         max: usize,
     },
-    /// Readers differ in which of the two they take. The place is where the object ends.
+    /// JSON readers differ in which of the two they take. The position is the end of the object.
     DuplicateKey {
         key: String,
         line: usize,
         column: usize,
     },
-    /// Programs behind us would cut the text there.
+    /// Some programs would truncate the text there.
     Nul {
         text: String,
         line: usize,
@@ -57,7 +57,7 @@ pub enum InvalidWorkflow {
     },
     NotAnObject,
     Empty,
-    /// A node without a class, or a value beside the nodes that is none.
+    /// A node without a class, or a member that is not a node.
     NoClass {
         node: String,
     },

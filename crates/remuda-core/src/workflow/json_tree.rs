@@ -1,7 +1,7 @@
 //! A workflow as a tree that borrows from its body, with keys sorted and numbers in one form.
 //!
-//! Not `serde_json::Value`: that one copies every text and allocates every array. Here a text without escapes stays
-//! where it is, and all values of a body stand in two lists.
+//! Not `serde_json::Value`, which copies every string and allocates every array. Here a string without escapes is
+//! borrowed, and all values of a body are in two vectors.
 
 use std::borrow::Cow;
 
@@ -11,16 +11,16 @@ pub(super) enum Value<'a> {
     Bool(bool),
     Unsigned(u64),
     Negative(i64),
-    /// Neither of the two above could hold it.
+    /// Not representable by the two above.
     Float(f64),
-    /// If it is borrowed it has no quotes, backslashes or control characters: it stood in the body as it is.
+    /// Borrowed means that it has no escapes: no quotes, backslashes or control characters.
     Text(Cow<'a, str>),
     Array(Elements),
     Object(Members),
 }
 
 impl Value<'_> {
-    /// A number with a point or an exponent is a double, as it is to Python; if whole, it is the same as without.
+    /// A number with a point or an exponent is a double, as in Python; an integral one equals the integer.
     pub(super) fn from_float(number: f64) -> Self {
         const ABOVE_U64: f64 = 18_446_744_073_709_551_616.0;
         const LOWEST_I64: f64 = -9_223_372_036_854_775_808.0;
@@ -39,21 +39,21 @@ impl Value<'_> {
 
 pub(super) type Member<'a> = (Cow<'a, str>, Value<'a>);
 
-/// Where in the tree the elements of an array stand, side by side.
+/// The range of an array's elements in `Tree::elements`.
 #[derive(Debug)]
 pub(super) struct Elements {
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
-/// Where in the tree the members of an object stand: side by side, sorted by key, no key twice.
+/// The range of an object's members in `Tree::members`: sorted by key, without duplicates.
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) start: usize,
     pub(super) end: usize,
 }
 
-/// All values of a body. In lists, as thousands of small arrays would cost more to allocate than to read.
+/// All values of a body, in two vectors: allocating thousands of small arrays would cost more than parsing.
 #[derive(Debug)]
 pub(super) struct Tree<'a> {
     pub(super) root: Value<'a>,
@@ -71,7 +71,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// What stands under `key` in the members of an object.
+/// The value of `key` in an object's members.
 pub(super) fn member<'v, 'a>(members: &'v [Member<'a>], key: &str) -> Option<&'v Value<'a>> {
     members.iter().find(|(name, _)| name == key).map(|(_, value)| value)
 }

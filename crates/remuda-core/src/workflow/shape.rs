@@ -1,6 +1,6 @@
-//! What kind of workflow it is: jobs that differ only in texts, seeds and sizes have one shape.
+//! The shape of a workflow: jobs that differ only in texts, seeds and sizes share one.
 //!
-//! A graph's shape does not know the ids of its nodes. Each node gets a *mark* from its class, its inputs' names, the
+//! A graph's shape is independent of its node ids. Each node gets a *mark* from its class, its inputs' names, the
 //! marks of the nodes that feed it and the model files it names; the shape is the hash of all marks, sorted:
 //!
 //! ```text
@@ -16,65 +16,65 @@ use super::graph::{Feed, Graph};
 use super::json_tree::{Tree, Value};
 use crate::id::{Hash, Shape};
 
-/// Half a SHA-256: enough that no two marks meet by chance.
+/// Half a SHA-256: collisions are negligible.
 type Mark = [u8; 16];
 
 const MODEL_ENDINGS: [&str; 9] = ["safetensors", "sft", "ckpt", "pt", "pth", "bin", "gguf", "onnx", "engine"];
 
-/// The longest of the endings, with its point.
+/// The longest extension with its dot.
 const MODEL_ENDING_BYTES_MAX: usize = 12;
 
-/// No path below a model folder is longer; a text that is, or that has several lines, only happens to end like one.
+/// No path below a model folder is longer; a longer or multi-line text only happens to end like one.
 const MODEL_BYTES_MAX: usize = 512;
 
 /// The shape of a graph and the model files in its inputs. `order`: each node after those that feed it.
-pub(super) fn of_graph(tree: &Tree<'_>, graph: &Graph<'_>, order: &[usize]) -> (Shape, BTreeSet<String>) {
+pub(super) fn for_graph(tree: &Tree<'_>, graph: &Graph<'_>, order: &[usize]) -> (Shape, BTreeSet<String>) {
     let mut models = BTreeSet::new();
     let mut marks = vec![Mark::default(); graph.nodes.len()];
-    let mut told = Vec::new();
+    let mut encoded = Vec::new();
     for &node in order {
-        told.clear();
-        put(graph.nodes[node].class, &mut told);
+        encoded.clear();
+        put(graph.nodes[node].class, &mut encoded);
         for input in graph.inputs(node) {
-            put(input.name, &mut told);
+            put(input.name, &mut encoded);
             match &input.feed {
                 Feed::Link { source, slot } => {
-                    told.push(b'l');
-                    told.extend_from_slice(&marks[*source]);
-                    canonical::write(tree, slot, &mut told);
+                    encoded.push(b'l');
+                    encoded.extend_from_slice(&marks[*source]);
+                    canonical::write(tree, slot, &mut encoded);
                 }
-                Feed::Given(value) => put_models(tree, value, &mut told, &mut models),
+                Feed::Constant(value) => put_models(tree, value, &mut encoded, &mut models),
             }
-            told.push(b';');
+            encoded.push(b';');
         }
-        marks[node] = mark(&told);
+        marks[node] = mark(&encoded);
     }
     marks.sort_unstable();
     (Hash::digest(marks.as_flattened()), models)
 }
 
-/// All that is told of a value given to a node: the model files in it, however deep they stand.
-fn put_models(tree: &Tree<'_>, value: &Value<'_>, told: &mut Vec<u8>, models: &mut BTreeSet<String>) {
+/// A constant input contributes only the model files in it, at any depth.
+fn put_models(tree: &Tree<'_>, value: &Value<'_>, encoded: &mut Vec<u8>, models: &mut BTreeSet<String>) {
     match value {
         Value::Text(text) => {
             if let Some(name) = model_file(text) {
-                told.push(b'm');
-                put(&name, told);
-                note(&name, models);
+                encoded.push(b'm');
+                put(&name, encoded);
+                add_model(&name, models);
             }
         }
         Value::Array(elements) => {
-            tree.elements(elements).iter().for_each(|element| put_models(tree, element, told, models));
+            tree.elements(elements).iter().for_each(|element| put_models(tree, element, encoded, models));
         }
         Value::Object(members) => {
-            tree.members(members).iter().for_each(|(_, member)| put_models(tree, member, told, models));
+            tree.members(members).iter().for_each(|(_, member)| put_models(tree, member, encoded, models));
         }
         Value::Null | Value::Bool(_) | Value::Unsigned(_) | Value::Negative(_) | Value::Float(_) => {}
     }
 }
 
-/// The shape of a workflow that is no graph: its keys, its kinds of values and its models.
-pub(super) fn of_value(tree: &Tree<'_>) -> (Shape, BTreeSet<String>) {
+/// The shape of a workflow that is not a graph: its keys, value types and models.
+pub(super) fn for_value(tree: &Tree<'_>) -> (Shape, BTreeSet<String>) {
     let mut models = BTreeSet::new();
     let mark = mark_of(tree, "", &tree.root, &mut models);
     (Hash::digest(&mark), models)
@@ -88,41 +88,41 @@ fn mark_of(tree: &Tree<'_>, key: &str, value: &Value<'_>, models: &mut BTreeSet<
         Value::Text(text) => {
             let name = if key == "model" { Some(Cow::Borrowed(&**text)) } else { model_file(text) };
             let Some(name) = name else { return [b't'; 16] };
-            note(&name, models);
+            add_model(&name, models);
             mark(&[b"m", name.as_bytes()].concat())
         }
-        // How many elements there are is a size; what kinds of them there are is not.
+        // The number of elements is a size and does not count; their types do.
         Value::Array(elements) => {
             let kinds: BTreeSet<Mark> =
                 tree.elements(elements).iter().map(|element| mark_of(tree, "", element, models)).collect();
-            let mut told = vec![b'a'];
-            told.extend(kinds.iter().flatten());
-            mark(&told)
+            let mut encoded = vec![b'a'];
+            encoded.extend(kinds.iter().flatten());
+            mark(&encoded)
         }
         Value::Object(members) => {
-            let mut told = vec![b'o'];
+            let mut encoded = vec![b'o'];
             for (key, member) in tree.members(members) {
-                put(key, &mut told);
-                told.extend_from_slice(&mark_of(tree, key, member, models));
+                put(key, &mut encoded);
+                encoded.extend_from_slice(&mark_of(tree, key, member, models));
             }
-            mark(&told)
+            mark(&encoded)
         }
     }
 }
 
-fn mark(told: &[u8]) -> Mark {
-    let hash = Hash::digest(told);
+fn mark(encoded: &[u8]) -> Mark {
+    let hash = Hash::digest(encoded);
     let (half, _) = hash.as_bytes().split_first_chunk().expect("a SHA-256 has 32 bytes");
     *half
 }
 
-/// A NUL ends each word, and no word has one in it, so no two lists of words look alike.
-fn put(word: &str, told: &mut Vec<u8>) {
-    told.extend_from_slice(word.as_bytes());
-    told.push(0);
+/// NUL-terminated; no text contains a NUL, so different lists encode differently.
+fn put(word: &str, encoded: &mut Vec<u8>) {
+    encoded.extend_from_slice(word.as_bytes());
+    encoded.push(0);
 }
 
-fn note(name: &str, models: &mut BTreeSet<String>) {
+fn add_model(name: &str, models: &mut BTreeSet<String>) {
     if !models.contains(name) {
         models.insert(name.to_owned());
     }

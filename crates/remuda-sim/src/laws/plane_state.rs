@@ -78,8 +78,8 @@ impl Laws {
                 block::BlockState::TrialUnderWay { job } => runs_on(plane, job).is_none_or(|on| on != worker),
                 block::BlockState::Open | block::BlockState::Blocked { .. } => false,
             };
-            if it.until > longest || is_idle_trial {
-                found = Some(format!("{worker} is blocked for a shape until {}: {it:?}", it.until));
+            if it.until() > longest || is_idle_trial {
+                found = Some(format!("{worker} is blocked for a shape until {}: {it:?}", it.until()));
             }
         }
         for (shape, it) in plane.quarantine().iter() {
@@ -87,7 +87,7 @@ impl Laws {
                 quarantine::QuarantineState::TrialUnderWay { job } => runs_on(plane, job).is_none(),
                 quarantine::QuarantineState::Free | quarantine::QuarantineState::Quarantined { .. } => false,
             };
-            if it.row.trial_at.is_some_and(|trial_at| trial_at > longest) || is_idle_trial {
+            if it.trial_at().is_some_and(|trial_at| trial_at > longest) || is_idle_trial {
                 found = Some(format!("a shape is quarantined without a running trial: {it:?}"));
             }
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use remuda_comfyui::{ComfyuiMessage, ComfyuiSocket, ProgressTracker, ReceivedMessage};
 use remuda_core::agent::AgentEvent;
 use remuda_core::service::ServiceEvent;
+use remuda_core::supervise::Backoff;
 use tracing::{debug, info, warn};
 
 use remuda_core::wire::live::ProgressSnapshot;
@@ -17,8 +18,7 @@ use crate::live_reports::ServiceMessage;
 use crate::plane_link::random_u64;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const RETRY_BASE: Duration = Duration::from_millis(100);
-const RETRY_MAX: Duration = Duration::from_secs(5);
+const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Images of one attempt that are kept in memory because a node sent them over the socket as its result.
 const SENT_BYTES_MAX: usize = 256 << 20;
 /// The only node class of ComfyUI that returns its result over the socket.
@@ -59,9 +59,8 @@ impl ComfyuiContext {
                 warn!(%why, "socket to ComfyUI closed; reconnecting");
                 self.send(AgentEvent::Service(ServiceEvent::SocketClosed { why })).await;
             }
-            let ceiling = RETRY_BASE.saturating_mul(1 << failures.min(8)).min(RETRY_MAX).as_millis() as u64;
+            tokio::time::sleep(RECONNECT.equal_jitter(failures, random_u64())).await;
             failures += 1;
-            tokio::time::sleep(Duration::from_millis(ceiling / 2 + random_u64() % (ceiling / 2 + 1))).await;
         }
     }
 

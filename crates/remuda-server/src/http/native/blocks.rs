@@ -15,9 +15,9 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
             json!({
                 "worker": worker,
                 "shape": shape,
-                "failures": block.failures,
+                "failures": block.failures(),
                 "is_blocked": block.is_blocked(),
-                "until": block.until.to_string(),
+                "until": block.until().to_string(),
                 "cooldown_seconds": block.cooldown.as_secs_f64(),
                 "workflow_hash": block.workflow_hash,
                 "reason": block.reason,
