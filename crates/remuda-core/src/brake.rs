@@ -44,7 +44,7 @@ pub struct CreationBrake {
 impl CreationBrake {
     /// A machine could not be created, or never became a worker. Returns whether the brake is on.
     pub fn failed(&mut self, now: Timestamp, why: &str) -> bool {
-        why.clone_into(&mut self.why);
+        why.clone_into(&mut self.last_failure);
         self.breaker.fail(now, &LIMITS);
         self.is_on(now)
     }
@@ -64,8 +64,8 @@ impl CreationBrake {
     }
 
     /// How many machines may be created while `under_way` already are: none while the brake is on, one at a time
-    /// after that, and as many as anyone likes once one came up.
-    pub fn room(&self, now: Timestamp, under_way: u32) -> u32 {
+    /// after that, and any number once one came up.
+    pub fn creations_max(&self, now: Timestamp, under_way: u32) -> u32 {
         match self.breaker.state(now) {
             BreakerState::Closed => u32::MAX,
             BreakerState::Open { .. } => 0,
@@ -76,7 +76,7 @@ impl CreationBrake {
     /// Why creation is limited, if it is.
     pub fn reason(&self, now: Timestamp) -> Option<String> {
         let until = self.breaker.until()?;
-        let (failures, why) = (self.breaker.failures(), &self.why);
+        let (failures, why) = (self.breaker.failures(), &self.last_failure);
         Some(if now < until {
             format!("creation brake until {until}: {failures} creations failed in a row, the last: {why}")
         } else {

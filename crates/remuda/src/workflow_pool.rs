@@ -240,8 +240,8 @@ impl WorkflowPool {
                         it.unavailable_reason.clone()
                     },
                     running: it.assignments.keys().copied().collect(),
-                    completed: it.tally.completed,
-                    failed: it.tally.failed,
+                    completed: it.counts.completed,
+                    failed: it.counts.failed,
                     worker,
                     url,
                 },

@@ -182,7 +182,7 @@ impl Laws {
     fn check_poison(&mut self, at: u64, job: JobId, status: &JobStatus) {
         let taken = status.attempts.iter().filter(|one| {
             let key = (job, one.attempt);
-            let is_lost = one.verdict.contains("started anew") || one.verdict.contains("fell silent");
+            let is_lost = one.verdict.contains("restarted without it") || one.verdict.contains("fell silent");
             is_lost && self.crashed_agents.contains(&key) && self.named.contains(&key)
         });
         let taken: BTreeSet<_> = taken.map(|one| &one.worker).collect();

@@ -170,7 +170,7 @@ impl Laws {
                 (false, false) => Some("the order was still in transit".to_owned()),
                 (false, true) => None,
             }
-        } else if verdict.contains("started anew") {
+        } else if verdict.contains("restarted without it") {
             let is_named = match request {
                 Some(PlaneRequest::Join { join, .. }) => {
                     join.held.iter().any(|held| held.job == job && held.attempt == last.attempt)
@@ -206,7 +206,8 @@ impl Laws {
         }
         // Without an order only an attempt number was lost.
         let is_lost = !is_reported && !needs_no_evidence(verdict) && !verdict.contains("stuck");
-        let is_lost = is_lost && (self.orders.contains_key(&key) || !verdict.contains("started anew"));
+        let is_lost =
+            is_lost && (self.orders.contains_key(&key) || !verdict.contains("restarted without it"));
         let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker);
         if is_lost && last.cause == Some(Cause::Worker) && its_hosts.all(|host| host.is_pristine) {
             let what = format!(

@@ -52,7 +52,7 @@ impl<'a> MergedRecords<'a> {
                 Record::Cycle { at, report } => drop(self.cycles.insert(*at, report)),
                 Record::Document(it) => drop(self.documents.insert((it.collection, &it.id), Some(it))),
                 Record::DocumentDeleted { collection, id } => {
-                    drop(self.documents.insert((*collection, id), None))
+                    self.documents.insert((*collection, id), None);
                 }
             }
         }
