@@ -1,9 +1,9 @@
-//! The audit log: who did what to the fleet, from where, and what came of it. One line of JSON each, only ever appended;
-//! every line has the hash of the one before, so that a line that was changed, put in or taken out is found.
+//! The audit log: who did what to the fleet, from where, and with which outcome. One JSON object a line, append-only; each
+//! line has the hash of the one before, so that a changed, inserted or removed line is detected.
 //!
 //! ```text
-//!  {"seq":1,…,"before":"0000…"}     a line that was torn by a crash is closed off by one
-//!  {"seq":2,…,"before":"a3f1…"}     that says so and has its hash, and the chain goes on
+//!  {"seq":1,…,"before":"0000…"}     a line cut short by a crash is followed by one
+//!  {"seq":2,…,"before":"a3f1…"}     that says so and has its hash, and the chain continues
 //! ```
 
 mod verify;
@@ -24,18 +24,18 @@ pub use self::verify::{Found, read};
 
 /// In the data folder.
 pub const FILE_NAME: &str = "audit.jsonl";
-/// What the first line has before it.
+/// The previous hash of the first line.
 const BEGINNING: Hash = Hash::from_bytes([0; 32]);
 const TORN: &str = "audit.torn";
-/// No text in a line is longer.
+/// Longer texts are cut.
 const TEXT_CHARS_MAX: usize = 500;
-/// The longest line by far: looked back by to find the last one.
+/// Longer than any line: how far back the last one is searched for.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// Refusals noted within `REFUSALS_WITHIN`; whoever is refused more often than that fills no disk.
+/// Refusals logged within `REFUSALS_WITHIN`; further ones are only counted, so that an attacker cannot fill the disk.
 const REFUSALS_MAX: u32 = 60;
 const REFUSALS_WITHIN: Duration = Duration::from_secs(60);
 
-/// What is noted.
+/// An entry before it is written.
 #[derive(Clone, Debug)]
 pub struct Note {
     pub at: Timestamp,
@@ -46,7 +46,7 @@ pub struct Note {
     pub outcome: String,
 }
 
-/// What is written.
+/// A line of the log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Line {
     pub seq: u64,
@@ -56,7 +56,7 @@ pub struct Line {
     pub what: String,
     pub on: String,
     pub outcome: String,
-    /// The hash of the line before.
+    /// The hash of the previous line.
     pub before: Hash,
 }
 
@@ -81,7 +81,7 @@ struct Refusals {
 }
 
 impl Audit {
-    /// Goes on where the last plane stopped. Nobody else may write to it: whoever has the store's folder has this too.
+    /// Continues the log of the last plane. There is one writer: the lock on the data folder covers this file.
     pub fn open(data: &Path, now: Timestamp) -> io::Result<Audit> {
         let path = data.join(FILE_NAME);
         let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&path)?;
@@ -97,12 +97,12 @@ impl Audit {
         Ok(Audit(Arc::new(Mutex::new(writer))))
     }
 
-    /// Writes a line. That it cannot be written is told, and stops nobody.
+    /// Appends a line. A failure is logged and never stops the request.
     pub async fn note(&self, note: Note) {
         self.with(move |writer| writer.write(note)).await;
     }
 
-    /// As `note`, for those who were refused: so many and no more, and how many were left out.
+    /// As `note`, for refused requests: a bounded number, plus a count of the rest.
     pub async fn refused(&self, note: Note) {
         self.with(move |writer| writer.refused(note)).await;
     }
@@ -133,7 +133,7 @@ impl Writer {
             before: self.before,
         };
         let text = plain(&serde_json::to_string(&line)?);
-        // In one piece: a crash tears it at the end or not at all.
+        // In one write: a crash can cut its end, and nothing else.
         self.file.write_all(format!("{text}\n").as_bytes())?;
         if note.what.starts_with("token.") {
             self.file.sync_data()?;
@@ -178,11 +178,11 @@ fn end_of(file: &mut File) -> io::Result<End> {
     let mut lines = tail.split(|byte| *byte == b'\n').rev().skip(usize::from(!is_torn));
     let last = lines.next().unwrap_or_default();
     let before = Hash::digest(last);
-    // The number goes on from the last line that has one.
+    // The number continues from the last line that has one.
     let seq = std::iter::once(last)
         .chain(lines)
         .find_map(|line| Some(serde_json::from_slice::<Line>(line).ok()?.seq));
-    // A whole line that lacks only its end is as good as any, and is closed off all the same.
+    // A complete line without its line break is valid, and is still marked as cut short.
     Ok(End { seq: seq.unwrap_or(0), before, is_torn })
 }
 
@@ -190,7 +190,7 @@ fn short(text: &str) -> String {
     text.chars().take(TEXT_CHARS_MAX).collect()
 }
 
-/// JSON in which nothing moves a cursor: what `serde_json` leaves as it is although a terminal would not.
+/// JSON without characters that move a terminal's cursor: escapes those that `serde_json` leaves as they are.
 fn plain(json: &str) -> String {
     let is_odd = |c: char| {
         c.is_control()

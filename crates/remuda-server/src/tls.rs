@@ -1,5 +1,5 @@
-//! The plane's certificate. It is read again when its files change, or when somebody asks for it, and used from the next
-//! connection on; a pair that cannot be used is told and changes nothing.
+//! The plane's certificate. It is reloaded when its files change, or on request, and used from the next connection on; an
+//! invalid pair is logged and changes nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,14 +22,14 @@ use tracing::{error, info};
 use crate::shutdown::stopped;
 use crate::tasks::Ticker;
 
-/// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the files are checked.
+const CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// Clones share the certificate.
 #[derive(Clone)]
 pub struct Tls {
     acceptor: TlsAcceptor,
-    pair: Arc<Pair>,
+    pair: Arc<CertificatePair>,
 }
 
 impl std::fmt::Debug for Tls {
@@ -38,13 +38,13 @@ impl std::fmt::Debug for Tls {
     }
 }
 
-/// A certificate with all that vouch for it, and its key.
+/// A certificate chain and its key.
 #[derive(Debug)]
-struct Pair {
+struct CertificatePair {
     cert: PathBuf,
     key: PathBuf,
     current: RwLock<Arc<CertifiedKey>>,
-    /// When the files were last changed, as of the last look.
+    /// Modification times of the files at the last check.
     seen: Mutex<Changed>,
 }
 
@@ -54,7 +54,8 @@ impl Tls {
     pub fn load(cert: &Path, key: &Path) -> anyhow::Result<Tls> {
         let seen = changed(cert, key);
         let current = RwLock::new(Arc::new(read(cert, key)?));
-        let pair = Pair { cert: cert.to_owned(), key: key.to_owned(), current, seen: Mutex::new(seen) };
+        let pair =
+            CertificatePair { cert: cert.to_owned(), key: key.to_owned(), current, seen: Mutex::new(seen) };
         let pair = Arc::new(pair);
         let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
@@ -68,40 +69,40 @@ impl Tls {
         self.acceptor.accept(stream).await
     }
 
-    /// Reads the files again; the old pair stays if they cannot be used.
+    /// Reads the files again; the old pair stays if they are invalid.
     pub fn reload(&self) -> anyhow::Result<()> {
         let pair = &self.pair;
         let seen = changed(&pair.cert, &pair.key);
         *pair.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
         let read = read(&pair.cert, &pair.key)?;
         *pair.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
-        info!(cert = %pair.cert.display(), "a new certificate is used from now on");
+        info!(cert = %pair.cert.display(), "certificate reloaded");
         Ok(())
     }
 
-    /// Reloads whenever the files have changed.
+    /// Reloads when the files have changed.
     pub async fn follow(self, mut stopping: watch::Receiver<bool>, ticker: Ticker) {
         loop {
             ticker.tick();
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(CHECK_EVERY) => {}
                 () = stopped(&mut stopping) => return,
             }
             let tls = self.clone();
-            let looked = tokio::task::spawn_blocking(move || tls.look()).await;
-            if let Ok(Err(error)) = looked {
-                error!("the certificate was not replaced, the old one stays: {error:#}");
+            let checked = tokio::task::spawn_blocking(move || tls.reload_if_changed()).await;
+            if let Ok(Err(error)) = checked {
+                error!("certificate reload failed; the old one stays: {error:#}");
             }
         }
     }
 
-    fn look(&self) -> anyhow::Result<()> {
+    fn reload_if_changed(&self) -> anyhow::Result<()> {
         let seen = *self.pair.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if changed(&self.pair.cert, &self.pair.key) == seen { Ok(()) } else { self.reload() }
     }
 }
 
-impl ResolvesServerCert for Pair {
+impl ResolvesServerCert for CertificatePair {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current.read().unwrap_or_else(PoisonError::into_inner).clone())
     }

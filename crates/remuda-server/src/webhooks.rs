@@ -1,13 +1,13 @@
-//! Telling whoever asked how a job ended. What is to be told lies on a shelf of the store, written together with the end;
-//! here it is brought to its address until it was taken. The core says when to try again and when to give up.
+//! Delivers webhooks. A delivery is a document in the store, written in the same commit as the job's end; this task sends it
+//! until its target accepts it. The core decides when to retry and when to give up.
 //!
 //! ```text
-//!  job ends ──records──▶ shelf ──▶ POST ──2xx──▶ taken: off the shelf
-//!                          ▲        └─anything else─▶ wait, longer each time ──▶ a day: given up
-//!                          └── a plane that starts reads all that is left here
+//!  job ends ──records──▶ store ──▶ POST ──2xx──▶ delivered: deleted
+//!                          ▲        └─anything else─▶ backoff ──▶ after a day: abandoned
+//!                          └── a plane that starts reads all that is left
 //! ```
 //!
-//! A receiver that answered just before the plane died is told again: at least once, always under the same id.
+//! A target that accepted just before the plane died gets it again: delivery is at least once, always with the same id.
 
 mod target;
 
@@ -30,23 +30,22 @@ use tracing::{info, warn};
 
 pub use self::target::Policy;
 
-use self::target::Guard;
+use self::target::GuardedResolver;
 use crate::plane_handle::PlaneHandle;
 use crate::shutdown::stopped;
 use crate::tasks::Ticker;
 use remuda_net::http_client as dial;
 
-/// Whoever takes longer to say yes has said nothing.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Deliveries under way at the same time: one slow receiver must not keep the others waiting.
-const UNDER_WAY_MAX: usize = 16;
-/// News held in memory; what is beyond that stays on its shelf until there is room.
+/// A target that takes longer has not accepted.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Deliveries under way at the same time: one slow target must not delay the others.
+const IN_FLIGHT_MAX: usize = 16;
+/// Deliveries held in memory; the rest stays in the store until there is space.
 const HELD_MAX: usize = 10_000;
 const PAGE: usize = 500;
-/// Why something is given up that may never have been tried.
-const OLD: &str = "its receiver did not listen for a day";
-/// The shelf is read at most so often, however many jobs end; and not for more than a tenth of the time, however much is
-/// left on it.
+/// Why a delivery is abandoned that may never have been tried.
+const EXPIRED: &str = "the target did not accept it for a day";
+/// The store is read at most this often, however many jobs end, and for at most a tenth of the time, however much is left.
 const READ_EVERY: Duration = Duration::from_millis(200);
 const READ_SHARE: u32 = 10;
 
@@ -54,31 +53,31 @@ const READ_SHARE: u32 = 10;
 pub(crate) struct WebhookSender {
     plane: PlaneHandle,
     store: Store,
-    /// Something new is on the shelf.
+    /// Notified when a delivery was stored.
     outbox: Arc<Notify>,
     http: Client,
     policy: Policy,
-    held: BTreeMap<JobId, Held>,
+    held: BTreeMap<JobId, HeldDelivery>,
     targets: WebhookTargets,
-    /// The shelf has something that may be taken up.
+    /// The store may have deliveries that are not held yet.
     is_behind: bool,
-    /// The shelf has more than can be held.
+    /// The store has more deliveries than can be held.
     has_more: bool,
-    /// Not to be read again before.
+    /// The store is not read again before this.
     read_next: Instant,
 }
 
 #[derive(Clone, Debug)]
-struct Held {
+struct HeldDelivery {
     news: Arc<WebhookDelivery>,
-    /// Whom it goes to, as far as the address tells.
+    /// The origin of its URL.
     target: String,
     failures: u32,
-    /// When to try next; nothing while it is being tried.
+    /// When to try next; `None` while it is being tried.
     due: Option<Timestamp>,
 }
 
-/// How a delivery went: the job, and what was wrong.
+/// The job of a delivery, and its failure if it has one.
 type Outcome = (JobId, Result<(), String>);
 
 impl WebhookSender {
@@ -88,7 +87,7 @@ impl WebhookSender {
         outbox: Arc<Notify>,
         policy: Policy,
     ) -> anyhow::Result<WebhookSender> {
-        let http = dial::client_builder().dns_resolver(Guard(policy)).timeout(ANSWER_MAX);
+        let http = dial::client_builder().dns_resolver(GuardedResolver(policy)).timeout(ANSWER_TIMEOUT);
         let http = http.build().context("cannot set up HTTP for webhooks")?;
         Ok(WebhookSender {
             plane,
@@ -105,19 +104,19 @@ impl WebhookSender {
     }
 
     pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>, ticker: Ticker) {
-        let mut under_way = JoinSet::new();
+        let mut in_flight = JoinSet::new();
         loop {
             ticker.tick();
-            self.give_up_old().await;
-            self.send_due(&mut under_way);
+            self.abandon_expired().await;
+            self.send_due(&mut in_flight);
             let wake = self.held.values().filter_map(|held| self.may_go_at(held)).min();
             let wake = wake.map(|at| Instant::from_std(self.plane.clock.instant(at)));
-            let is_full = under_way.len() >= UNDER_WAY_MAX;
+            let is_full = in_flight.len() >= IN_FLIGHT_MAX;
             tokio::select! {
                 () = stopped(&mut stopping) => return,
-                Some(Ok(outcome)) = under_way.join_next() => self.settle(outcome).await,
+                Some(Ok(outcome)) = in_flight.join_next() => self.settle(outcome).await,
                 () = self.outbox.notified() => self.is_behind = true,
-                () = tokio::time::sleep_until(self.read_next), if self.is_behind => self.read_shelf().await,
+                () = tokio::time::sleep_until(self.read_next), if self.is_behind => self.read_store().await,
                 () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)),
                     if wake.is_some() && !is_full => {}
             }
@@ -127,18 +126,18 @@ impl WebhookSender {
         }
     }
 
-    /// Takes up what is on the shelf and not held yet.
-    async fn read_shelf(&mut self) {
+    /// Loads deliveries that are not held yet.
+    async fn read_store(&mut self) {
         let begun = Instant::now();
         (self.is_behind, self.has_more) = (false, false);
-        if let Err(error) = self.take_up().await {
+        if let Err(error) = self.load_deliveries().await {
             self.is_behind = true;
-            warn!(%error, "the webhooks that are due cannot be read; trying again");
+            warn!(%error, "reading webhooks failed; will retry");
         }
         self.read_next = Instant::now() + READ_EVERY.max(begun.elapsed() * READ_SHARE);
     }
 
-    async fn take_up(&mut self) -> Result<(), StoreError> {
+    async fn load_deliveries(&mut self) -> Result<(), StoreError> {
         let (mut after, now) = (String::new(), self.plane.clock.now());
         loop {
             let page = self.store.documents(Collection::Webhook, &after, PAGE).await?;
@@ -147,14 +146,14 @@ impl WebhookSender {
             let mut old = Vec::new();
             for document in &page {
                 let Ok(news) = serde_json::from_str::<WebhookDelivery>(document.body.get()) else {
-                    warn!(id = document.id, "a webhook that cannot be read is left to expire");
+                    warn!(id = document.id, "webhook unreadable; left to expire");
                     continue;
                 };
                 if self.held.contains_key(&news.job) {
                     continue;
                 }
                 if news.is_expired(now) {
-                    old.push(news.result(0, Some(OLD.to_owned())));
+                    old.push(news.result(0, Some(EXPIRED.to_owned())));
                     continue;
                 }
                 if self.held.len() >= HELD_MAX {
@@ -163,52 +162,52 @@ impl WebhookSender {
                 }
                 let target = target_of(&news.url);
                 if self.targets.load(&target) {
-                    let held = Held { news: Arc::new(news), target, failures: 0, due: Some(now) };
+                    let held = HeldDelivery { news: Arc::new(news), target, failures: 0, due: Some(now) };
                     self.held.insert(held.news.job, held);
                 }
             }
-            self.give_up(old).await;
+            self.abandon(old).await;
         }
     }
 
-    /// What waited for its turn until nobody would miss it.
-    async fn give_up_old(&mut self) {
+    /// Abandons deliveries that waited too long for their turn.
+    async fn abandon_expired(&mut self) {
         let now = self.plane.clock.now();
-        let is_old = |held: &&Held| held.due.is_some() && held.news.is_expired(now);
+        let is_old = |held: &&HeldDelivery| held.due.is_some() && held.news.is_expired(now);
         let old = self.held.values().filter(is_old);
-        let old = old.map(|held| held.news.result(held.failures, Some(OLD.to_owned()))).collect();
-        self.give_up(old).await;
+        let old = old.map(|held| held.news.result(held.failures, Some(EXPIRED.to_owned()))).collect();
+        self.abandon(old).await;
     }
 
-    /// All at once, so that they are stored together; what is not stays on its shelf and is met there again.
-    async fn give_up(&mut self, old: Vec<DeliveryResult>) {
+    /// All at once, so that they are stored together; those that are not stored stay in the store and are read again.
+    async fn abandon(&mut self, old: Vec<DeliveryResult>) {
         let mut asked = JoinSet::new();
         for told in old {
-            warn!(job = %told.job, tries = told.tries, "a webhook is given up: {OLD}");
-            self.let_go(told.job);
+            warn!(job = %told.job, tries = told.tries, "webhook abandoned: {EXPIRED}");
+            self.release(told.job);
             let plane = self.plane.clone();
             asked
                 .spawn(async move { plane.request_queued(PlaneEvent::WebhookSettled(Box::new(told))).await });
         }
         while let Some(answer) = asked.join_next().await {
             if let Ok(Err(error)) = answer {
-                warn!(%error, "that a webhook is given up could not be stored");
+                warn!(%error, "storing an abandoned webhook failed");
             }
         }
     }
 
-    fn let_go(&mut self, job: JobId) {
+    fn release(&mut self, job: JobId) {
         if let Some(held) = self.held.remove(&job) {
             self.is_behind |= self.targets.unload(&held.target);
         }
     }
 
-    /// When it is due and its receiver would listen; nothing while either cannot be said.
-    fn may_go_at(&self, held: &Held) -> Option<Timestamp> {
+    /// When it is due and its target is free; `None` while either is unknown.
+    fn may_go_at(&self, held: &HeldDelivery) -> Option<Timestamp> {
         Some(held.due?.max(self.targets.free_at(&held.target)?))
     }
 
-    fn send_due(&mut self, under_way: &mut JoinSet<Outcome>) {
+    fn send_due(&mut self, in_flight: &mut JoinSet<Outcome>) {
         let now = self.plane.clock.now();
         let due: Vec<_> = self
             .held
@@ -218,15 +217,15 @@ impl WebhookSender {
             .collect();
         for job in due {
             let Some(held) = self.held.get_mut(&job) else { continue };
-            // Whoever went before it may have taken the last place.
-            let has_place = self.targets.free_at(&held.target).is_some() && under_way.len() < UNDER_WAY_MAX;
-            if !has_place {
+            // An earlier delivery of this round may have taken the last permit.
+            let has_permit = self.targets.free_at(&held.target).is_some() && in_flight.len() < IN_FLIGHT_MAX;
+            if !has_permit {
                 continue;
             }
             self.targets.sent(&held.target);
             held.due = None;
             let (http, policy, news) = (self.http.clone(), self.policy, held.news.clone());
-            under_way.spawn(async move { (news.job, deliver(&http, policy, &news, now).await) });
+            in_flight.spawn(async move { (news.job, deliver(&http, policy, &news, now).await) });
         }
     }
 
@@ -240,27 +239,27 @@ impl WebhookSender {
                 held.failures += 1;
                 if let Some(at) = held.news.retry_at(now, held.failures) {
                     held.due = Some(at);
-                    return info!(%job, problem, tries = held.failures, next = %at, "a webhook was not taken");
+                    return info!(%job, problem, tries = held.failures, next = %at, "webhook delivery failed; will retry");
                 }
-                warn!(%job, problem, "a webhook is given up");
+                warn!(%job, problem, "webhook abandoned");
                 (held.failures, Some(problem))
             }
         };
         let told = held.news.result(tries, problem);
         match self.plane.request_queued(PlaneEvent::WebhookSettled(Box::new(told))).await {
-            Ok(_) => self.let_go(job),
-            // It is still on its shelf: told once more rather than never.
+            Ok(_) => self.release(job),
+            // It is still in the store: delivered twice rather than never.
             Err(error) => {
-                warn!(%job, %error, "that a webhook was taken could not be stored; it will be sent again");
+                warn!(%job, %error, "storing a webhook delivery failed; it will be sent again");
                 if let Some(held) = self.held.get_mut(&job) {
-                    held.due = Some(now.plus(ANSWER_MAX));
+                    held.due = Some(now.plus(ANSWER_TIMEOUT));
                 }
             }
         }
     }
 }
 
-/// The host and the port: what is behind them goes down together.
+/// Scheme, host and port: they fail together.
 fn target_of(url: &str) -> String {
     let known = url.parse::<reqwest::Url>();
     known.map_or_else(|_| url.to_owned(), |url| url.origin().ascii_serialization())
@@ -282,7 +281,7 @@ async fn deliver(
     if let Some(signature) = news.signature(now) {
         request = request.header("Remuda-Signature", signature);
     }
-    let answer = request.send().await.map_err(|error| said(&error))?;
+    let answer = request.send().await.map_err(|error| root_cause(&error))?;
     match answer.status() {
         status if status.is_success() => Ok(()),
         status if status.is_redirection() => {
@@ -293,8 +292,8 @@ async fn deliver(
     }
 }
 
-/// The innermost cause: what is around it only repeats the address.
-fn said(error: &reqwest::Error) -> String {
+/// The innermost cause: the outer ones only repeat the URL.
+fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;

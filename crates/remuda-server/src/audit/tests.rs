@@ -30,7 +30,7 @@ async fn lines_follow_each_other_over_restarts() {
 
 /// Faults: X20.
 #[tokio::test]
-async fn whatever_is_done_to_a_line_is_found() {
+async fn any_change_of_a_line_is_detected() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), &["a", "b", "c", "d", "e"]).await;
     let path = folder.path().join(FILE_NAME);
@@ -52,7 +52,7 @@ async fn whatever_is_done_to_a_line_is_found() {
 
 /// Faults: X20, C1.
 #[tokio::test]
-async fn a_line_that_a_crash_tore_is_closed_off_and_the_chain_goes_on() {
+async fn line_cut_by_a_crash_is_marked_and_the_chain_continues() {
     let folder = tempfile::tempdir().unwrap();
     written(folder.path(), &["a", "b"]).await;
     let path = folder.path().join(FILE_NAME);

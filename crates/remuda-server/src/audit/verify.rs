@@ -8,19 +8,19 @@ use remuda_core::id::Hash;
 
 use super::{BEGINNING, Line, TORN};
 
-/// What was found in a log.
+/// The result of checking a log.
 #[derive(Debug, Default)]
 pub struct Found {
     pub lines: Vec<Line>,
-    /// Lines that a crash cut short and that were closed off.
+    /// Lines that a crash cut short.
     pub torn: usize,
-    /// Where the chain is broken, and how; each is a line that somebody changed, put in or took out.
+    /// Where the chain is broken, and how: lines that were changed, inserted or removed.
     pub broken: Vec<String>,
-    /// The hash of the last line: whoever writes it down elsewhere notices when the end was cut off.
+    /// The hash of the last line: store it elsewhere to detect that the end of the log was removed.
     pub head: Option<Hash>,
 }
 
-/// Reads all of it; a log that is not there is an error.
+/// Reads the whole log; a missing log is an error.
 pub fn read(path: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     let (mut before, mut seq, mut open_tear) = (BEGINNING, 0, None);
@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> io::Result<Found> {
         before = Hash::digest(&line);
         found.head = Some(before);
     }
-    // A tear at the very end is what a crash leaves; the next plane closes it off.
+    // A cut at the very end is left by a crash; the next plane marks it.
     found.torn += usize::from(open_tear.is_some());
     Ok(found)
 }

@@ -1,4 +1,4 @@
-//! Makes the calls of one fleet, by one version of its settings.
+//! The client of one fleet: makes its provider calls with one version of its settings.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -24,21 +24,21 @@ use crate::join_key::SharedJoinKey;
 use crate::plane_handle::PlaneHandle;
 use remuda_config::{ProviderKind, WorkerStart};
 
-/// Providers bound their own waits; this is for one that does not.
+/// Providers have timeouts of their own; this one is for a provider that hangs.
 const CALL_MAX: Duration = Duration::from_secs(300);
 const SSH_PORT: &str = "22/tcp";
-/// Stages have limits of their own, half an hour together: installing what is missing, an upload over a slow line.
+/// The stages have timeouts of their own, half an hour together: installing packages, an upload over a slow network.
 const PREPARE_MAX: Duration = Duration::from_secs(2400);
 
-/// What every fleet of a plane has around it.
+/// What all fleets of a plane share.
 #[derive(Clone, Debug)]
 pub struct FleetContext {
     pub plane: PlaneHandle,
     pub join_key: SharedJoinKey,
-    /// Where the plane answers, for whoever is on the same machine.
+    /// The plane's URL for workers on the same machine.
     pub url: String,
     pub data: PathBuf,
-    /// How machines are called on, once a fleet wants that.
+    /// The SSH key and host keys, once a fleet needs them.
     pub(super) ssh_identity: OnceLock<SshIdentity>,
 }
 
@@ -55,7 +55,7 @@ impl FleetContext {
         Ok(self.ssh_identity.get_or_init(|| opened).clone())
     }
 
-    /// Where a plane that listens there is found on its own machine.
+    /// The URL of a plane with this listen address, from its own machine.
     pub fn local_url(listen: SocketAddr, has_tls: bool) -> String {
         let scheme = if has_tls { "https" } else { "http" };
         let ip = match listen.ip() {
@@ -71,7 +71,7 @@ impl FleetContext {
 pub(super) struct FleetClient {
     fleet: remuda_config::FleetConfig,
     provider: Arc<dyn Provider>,
-    /// Its machines start no worker by themselves.
+    /// Set if its machines do not start a worker by themselves.
     visit: Option<SshBootstrap>,
     context: Arc<FleetContext>,
 }
@@ -112,7 +112,7 @@ impl FleetClient {
         &self.fleet.settings.id
     }
 
-    /// Makes it once and says what came of it, whatever happens.
+    /// Makes a call once; panics and timeouts become results too.
     pub(super) async fn make(&self, call: ProviderCall) -> ProviderEvent {
         let limit = if matches!(call, ProviderCall::Bootstrap { .. }) { PREPARE_MAX } else { CALL_MAX };
         let made = tokio::time::timeout(limit, AssertUnwindSafe(self.call(call.clone())).catch_unwind());
@@ -157,8 +157,8 @@ impl FleetClient {
         }
     }
 
-    /// What a machine is told: where the plane is, who it is, and how it says so. What the fleet's owner adds comes first,
-    /// so that nothing takes its name away.
+    /// The environment of a machine: the plane's URL, the machine's name and its join token. The fleet's own variables come
+    /// first, so that they cannot replace these.
     fn environment(&self, machine: &MachineId) -> Result<BTreeMap<String, String>, ProviderError> {
         let FleetContext { join_key, url, .. } = &*self.context;
         let source = &self.fleet.source;
@@ -196,7 +196,7 @@ impl FleetClient {
     }
 }
 
-/// The same program is found first: a worker of another version than its plane is nobody's wish.
+/// PATH with this program's folder first, so that workers have the same version as their plane.
 fn path_with_us() -> Option<String> {
     let here = std::env::current_exe().ok()?;
     let rest = std::env::var_os("PATH").unwrap_or_default();
@@ -248,7 +248,7 @@ fn pods(fleet: &remuda_config::FleetConfig) -> anyhow::Result<RunPodSettings> {
     })
 }
 
-/// With the one that we come by ourselves, if we do.
+/// The configured ports, with SSH's if the plane connects over SSH.
 fn ports(source: &remuda_config::MachineSource) -> Vec<String> {
     let mut ports = source.runpod.ports.clone();
     if source.start == WorkerStart::Ssh && !ports.iter().any(|port| port == SSH_PORT) {
@@ -261,7 +261,7 @@ fn said(fault: ProviderError) -> anyhow::Error {
     anyhow::Error::msg(fault.message)
 }
 
-/// The answer to a call that gave none.
+/// The result of a call without an answer.
 pub(super) fn failed_call(call: &ProviderCall, class: ProviderErrorClass, why: &str) -> ProviderEvent {
     let fault = ProviderError::new(class, why);
     match call {

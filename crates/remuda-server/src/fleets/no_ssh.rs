@@ -1,4 +1,4 @@
-//! In place of `visit`, in a build without SSH: a fleet whose machines want to be visited is refused at the start.
+//! Replaces `ssh` in a build without SSH: a fleet that needs it is refused at the start.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,8 +23,8 @@ impl SshIdentity {
 pub(super) struct SshBootstrap(Infallible);
 
 impl SshBootstrap {
-    #[expect(clippy::needless_pass_by_value, reason = "as `visit` has it")]
-    pub(super) fn new(_source: &Source, ssh_identity: SshIdentity) -> anyhow::Result<SshBootstrap> {
+    #[expect(clippy::needless_pass_by_value, reason = "the signature of `ssh`")]
+    pub(super) fn new(_source: &MachineSource, ssh_identity: SshIdentity) -> anyhow::Result<SshBootstrap> {
         match ssh_identity.0 {}
     }
 

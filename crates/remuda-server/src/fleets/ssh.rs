@@ -1,5 +1,5 @@
-//! Brings up workers, over SSH, on machines whose image starts none: one key and one memory of host keys for the whole
-//! plane, one way of preparing for each fleet.
+//! Starts workers over SSH, on machines whose image starts none. One key and one list of host keys for the whole plane, one
+//! bootstrap for each fleet.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,12 +14,12 @@ use remuda_providers::ssh::{
 
 use remuda_config::MachineSource;
 
-/// Where our own program lies on such a machine; what is started finds it first.
+/// The folder of the uploaded program; it is first in the worker's PATH.
 const FOLDER: &str = ".remuda/bin";
-/// What is started unless the fleet says otherwise.
+/// The default worker command.
 const COMMAND: &str = "remuda worker";
 
-/// What all fleets share.
+/// Shared by all fleets.
 #[derive(Clone, Debug)]
 pub(super) struct SshIdentity {
     key: SshKey,
@@ -35,7 +35,7 @@ impl SshIdentity {
     }
 }
 
-/// How the machines of one fleet are prepared.
+/// Bootstraps the machines of one fleet.
 #[derive(Debug)]
 pub(super) struct SshBootstrap(BootstrapSettings);
 
@@ -56,13 +56,13 @@ impl SshBootstrap {
         let volume = source.runpod.volume();
         settings.storage = volume.map(|it| StorageCheck { path: it.path, is_mount: true, free_bytes_min: 0 });
         if ssh.upload {
-            let from = std::env::current_exe().context("this program does not know where it lies")?;
+            let from = std::env::current_exe().context("cannot find the path of this program")?;
             settings.upload = Some(ProgramUpload { from, to: format!("{FOLDER}/remuda") });
         }
         Ok(SshBootstrap(settings))
     }
 
-    /// What lets us in, as a pod is told.
+    /// The public key that a pod has to accept.
     pub(super) fn public_key(&self) -> &str {
         self.0.key.public()
     }
@@ -73,7 +73,7 @@ impl SshBootstrap {
         environment: &BTreeMap<String, String>,
     ) -> Result<(), BootstrapError> {
         let Some(address) = &pod.ssh else {
-            let message = "its provider has not said yet where its SSH answers".to_owned();
+            let message = "the provider has not reported an SSH address yet".to_owned();
             return Err(BootstrapError { stage: "port", message, is_retryable: true });
         };
         bootstrap(address, &PodInstance::from(pod), &self.0, environment).await

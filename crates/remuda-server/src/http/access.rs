@@ -1,11 +1,11 @@
-//! Who asks, and what that one may see and do. Every request passes here first:
+//! Access control. Every request passes here first:
 //!
 //! ```text
-//!  host, origin ──▶ locked out? ──▶ token ──▶ rule of the route ──▶ how often ──▶ whose job ──▶ handler ──▶ audit log
+//!  host, origin ──▶ lockout ──▶ token ──▶ access of the route ──▶ rate limit ──▶ job's tenant ──▶ handler ──▶ audit log
 //! ```
 //!
-//! Without any token everybody may do everything: on loopback, or where somebody insisted. The first token closes the
-//! plane for all who have none.
+//! Without any token every caller may do everything: on loopback, or with `--insecure`. From the first token on, every
+//! caller needs one.
 
 mod caller;
 mod credential;
@@ -37,7 +37,7 @@ pub use self::token_store::{Role, Token, TokenRequest};
 use self::credential::credential;
 use self::guard::{Counted, Guard};
 use self::origin::Origins;
-use self::token_store::{Entry, TokenStore, is_ticket};
+use self::token_store::{Entry, TokenStore, is_credential};
 use super::listen::{ConnectionEnd, Peer};
 use super::routes::{self, Route};
 use super::{ApiError, Context};
@@ -47,30 +47,30 @@ use crate::tls::Tls;
 use remuda_config::ServeSettings;
 use remuda_net::secret::Secret;
 
-/// Who asks where nobody needs a token.
+/// The caller's name where no token is needed.
 const ANYONE: &str = "anyone";
-/// How one may say who one is; the second has a browser ask by itself.
+/// The accepted schemes; the second makes a browser ask for the token.
 const CHALLENGES: [&str; 2] = ["Bearer realm=\"remuda\"", "Basic realm=\"remuda\", charset=\"UTF-8\""];
-/// Whoever asks without a connection does so from within.
+/// The address of requests without a connection: they come from this process.
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Read at a time at the start.
+/// Tokens read at a time at the start.
 const PAGE: usize = 1000;
 
-/// Everything that decides who may ask.
+/// Everything that access decisions depend on.
 #[derive(Debug)]
 pub struct AccessControl {
-    book: RwLock<TokenStore>,
-    /// An admin's token that is in no list: from the environment or a file.
+    tokens: RwLock<TokenStore>,
+    /// An admin token from the environment or a file; it is in no list.
     admin: Option<Arc<Entry>>,
-    /// Given to the workers of this very process.
+    /// The token of workers in this process.
     own: Arc<Entry>,
     own_secret: Secret,
     join_key: SharedJoinKey,
-    /// One change after the other: two that are right each by itself may be wrong together.
+    /// Serialises changes: two that are valid each by itself may be invalid together.
     changing: tokio::sync::Mutex<()>,
-    /// Nobody needs a token as long as there is none.
+    /// Whether no token is needed as long as none exists.
     may_be_open: bool,
-    /// Priority goes before fairness, so that nobody may give it to itself without end.
+    /// The highest priority of a client: priority overrides fairness, so clients may not choose it freely.
     client_priority_max: i8,
     guard: Guard,
     origins: Origins,
@@ -101,7 +101,7 @@ impl AccessControl {
         }
         let admin = settings.admin_token()?;
         Ok(AccessControl {
-            book: RwLock::new(load(store).await?),
+            tokens: RwLock::new(load_tokens(store).await?),
             admin: admin.map(|secret| Entry::fixed("admin", Role::Admin, &secret)),
             own: Entry::fixed("this process", Role::Worker, &own_secret),
             own_secret,
@@ -116,22 +116,22 @@ impl AccessControl {
         })
     }
 
-    /// Whether everybody may do everything.
+    /// Whether every caller may do everything.
     pub fn is_open(&self) -> bool {
-        self.may_be_open && self.admin.is_none() && self.book().is_empty()
+        self.may_be_open && self.admin.is_none() && self.tokens().is_empty()
     }
 
-    /// Whether there is anybody who may make tokens.
+    /// Whether an admin exists, who can create tokens.
     pub fn has_admin(&self, now: Timestamp) -> bool {
-        self.admin.is_some() || self.book().admins(now) > 0
+        self.admin.is_some() || self.tokens().admins(now) > 0
     }
 
-    /// The highest priority that this one may ask for.
+    /// The highest priority that this caller may request.
     pub(super) fn priority_max(&self, caller: &Caller) -> i8 {
         if caller.role == Role::Client { self.client_priority_max } else { i8::MAX }
     }
 
-    /// The priority that was asked for, if this one may ask for it.
+    /// The requested priority, if this caller may request it.
     pub(super) fn priority(&self, caller: &Caller, asked: i8) -> Result<i8, ApiError> {
         let max = self.priority_max(caller);
         if asked <= max {
@@ -143,7 +143,7 @@ impl AccessControl {
         Err(ApiError::invalid(message))
     }
 
-    /// What a worker of this process joins with.
+    /// The token with which a worker of this process joins.
     pub fn own_token(&self) -> Secret {
         self.own_secret.clone()
     }
@@ -152,31 +152,30 @@ impl AccessControl {
         &self.join_key
     }
 
-    fn book(&self) -> RwLockReadGuard<'_, TokenStore> {
-        self.book.read().unwrap_or_else(PoisonError::into_inner)
+    fn tokens(&self) -> RwLockReadGuard<'_, TokenStore> {
+        self.tokens.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, change: impl FnOnce(&mut TokenStore)) {
-        change(&mut self.book.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.tokens.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Who has this secret; nobody if it is none of ours or has expired.
-    fn known(&self, secret: &Secret, from: IpAddr, now: Timestamp) -> Option<Caller> {
-        let fixed =
-            self.admin.iter().chain([&self.own]).find(|entry| entry.token.is_opened_by(secret)).cloned();
-        let entry = fixed.or_else(|| self.book().find(secret, now))?;
+    /// The caller with this secret; `None` if it is unknown or expired.
+    fn find_caller(&self, secret: &Secret, from: IpAddr, now: Timestamp) -> Option<Caller> {
+        let fixed = self.admin.iter().chain([&self.own]).find(|entry| entry.token.matches(secret)).cloned();
+        let entry = fixed.or_else(|| self.tokens().find(secret, now))?;
         Some(Caller::of(entry, from))
     }
 
-    /// Who asks, if that one may ask for this.
+    /// The caller, if it may make this request.
     fn admit(
         &self,
         request_info: &RequestInfo,
         secret: Option<&Secret>,
         now: Timestamp,
-    ) -> Result<Caller, Refused> {
+    ) -> Result<Caller, RefusedRequest> {
         let caller = self.identify(request_info, secret, now)?;
-        // Workers are never turned away for saying how they are.
+        // Workers are never rate limited: their beats must arrive.
         if caller.role != Role::Worker && !request_info.route.access.is_worker_self() {
             self.guard.request(caller.counted(), request_info.from, now)?;
         }
@@ -185,7 +184,7 @@ impl AccessControl {
             let (role, path) = (caller.role, &request_info.path);
             let message = format!("this token is for a {role}, and {path} is for: {}", who.as_str());
             let problem = ApiError::new(StatusCode::FORBIDDEN, "forbidden", message);
-            return Err(Refused { problem, who: caller.shown() });
+            return Err(RefusedRequest { problem, who: caller.shown() });
         }
         Ok(caller)
     }
@@ -207,29 +206,29 @@ impl AccessControl {
             self.guard.request(Counted::Address(network(from)), from, now)?;
             return Err(no_token());
         };
-        if route.access.takes_credentials() && is_ticket(secret.reveal()) {
-            let entry = self.book().honours(secret.reveal(), now);
+        if route.access.takes_credentials() && is_credential(secret.reveal()) {
+            let entry = self.tokens().accept_credential(secret.reveal(), now);
             return entry
                 .map(|entry| Caller::joined(entry, from))
-                .ok_or_else(|| self.wrong(request_info, secret, now));
+                .ok_or_else(|| self.bad_token(request_info, secret, now));
         }
-        let caller = self.known(secret, from, now);
+        let caller = self.find_caller(secret, from, now);
         if let Some((since, left)) = self.guard.locked_since(from, now) {
-            // A right guess helps nobody now; who was known before goes on.
+            // During a lockout a correct guess is refused too; tokens used before it stay valid.
             if !caller.as_ref().is_some_and(|caller| caller.was_known_before(since)) {
                 let message =
-                    "too many wrong tokens came from this address: no new one is listened to for a while";
+                    "too many wrong tokens came from this address: new tokens are refused for a while";
                 let problem = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message);
                 return Err(problem.with_retry_after(left.as_secs().max(1)));
             }
         }
-        let caller = caller.ok_or_else(|| self.wrong(request_info, secret, now))?;
+        let caller = caller.ok_or_else(|| self.bad_token(request_info, secret, now))?;
         caller.used(now);
         Ok(caller)
     }
 
-    /// Who joins with what its machine was given, or with what it was given itself when it joined before. Where nobody
-    /// needs a token these still count: a rented machine's name is its own.
+    /// A caller that joins with its machine's join token, or with its credential from an earlier join. These are checked
+    /// even where no token is needed: the name of a rented machine is protected.
     fn rejoining(
         &self,
         request_info: &RequestInfo,
@@ -239,44 +238,44 @@ impl AccessControl {
         if !request_info.route.access.takes_join_tokens() {
             return None;
         }
-        let wrong = || self.wrong(request_info, secret, now);
+        let bad_token = || self.bad_token(request_info, secret, now);
         if is_join_token(secret.reveal()) {
             let machine = self.join_key.current().and_then(|key| key.machine(secret));
             return Some(
-                machine.map(|machine| Caller::machine(machine, request_info.from)).ok_or_else(wrong),
+                machine.map(|machine| Caller::machine(machine, request_info.from)).ok_or_else(bad_token),
             );
         }
-        if !is_ticket(secret.reveal()) {
+        if !is_credential(secret.reveal()) {
             return None;
         }
-        let entry = self.book().honours(secret.reveal(), now);
-        Some(entry.map(|entry| Caller::former(entry, secret, request_info.from)).ok_or_else(wrong))
+        let entry = self.tokens().accept_credential(secret.reveal(), now);
+        Some(entry.map(|entry| Caller::former(entry, secret, request_info.from)).ok_or_else(bad_token))
     }
 
-    fn wrong(&self, request_info: &RequestInfo, secret: &Secret, now: Timestamp) -> ApiError {
+    fn bad_token(&self, request_info: &RequestInfo, secret: &Secret, now: Timestamp) -> ApiError {
         if self.guard.wrong(request_info.from, secret.hash(), now) {
-            error!(from = %request_info.from, "many wrong tokens: no new one is listened to from there for a while");
+            error!(from = %request_info.from, "too many bad tokens from this address; locked out");
         }
         let message = "this token is unknown, expired or revoked: `remuda token create` makes a new one";
         ApiError::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
     }
 }
 
-async fn load(store: &Store) -> Result<TokenStore, StoreError> {
-    let mut book = TokenStore::default();
+async fn load_tokens(store: &Store) -> Result<TokenStore, StoreError> {
+    let mut tokens = TokenStore::default();
     let mut after = String::new();
     loop {
         let page = store.documents(Collection::Token, &after, PAGE).await?;
-        let Some(last) = page.last() else { return Ok(book) };
+        let Some(last) = page.last() else { return Ok(tokens) };
         after.clone_from(&last.id);
         for document in page {
             if document.id == KEY_ID {
                 continue;
             }
             match serde_json::from_str(document.body.get()) {
-                Ok(token) => book.enter(token),
-                // Whoever has it will be refused, which is the safe way to be wrong.
-                Err(error) => error!(id = %document.id, %error, "a stored token cannot be read"),
+                Ok(token) => tokens.insert(token),
+                // Its holder will be refused, which is the safe failure.
+                Err(error) => error!(id = %document.id, %error, "stored token unreadable"),
             }
         }
     }
@@ -288,29 +287,29 @@ fn no_token() -> ApiError {
     ApiError::new(StatusCode::UNAUTHORIZED, "no_token", message)
 }
 
-/// Why somebody was not let through, and who that was.
-struct Refused {
+/// Why a request was refused, and whose it was.
+struct RefusedRequest {
     problem: ApiError,
     who: String,
 }
 
-impl From<ApiError> for Refused {
-    fn from(problem: ApiError) -> Refused {
-        Refused { problem, who: ANYONE.to_owned() }
+impl From<ApiError> for RefusedRequest {
+    fn from(problem: ApiError) -> RefusedRequest {
+        RefusedRequest { problem, who: ANYONE.to_owned() }
     }
 }
 
-/// A request, as far as access is concerned.
+/// What access decisions need of a request.
 struct RequestInfo {
     from: IpAddr,
-    line: Option<Arc<ConnectionEnd>>,
-    /// It would open a socket under a protocol of ours.
-    speaks_remuda: bool,
+    connection: Option<Arc<ConnectionEnd>>,
+    /// It offers the WebSocket protocol `remuda`.
+    offers_remuda: bool,
     route: &'static Route,
     method: Method,
     /// The path as the router has it.
     matched_path: Option<MatchedPath>,
-    /// As it was asked for.
+    /// The path of the request.
     path: String,
 }
 
@@ -320,8 +319,8 @@ impl RequestInfo {
         let matched_path = request.extensions().get::<MatchedPath>().cloned();
         RequestInfo {
             from: peer.as_ref().map_or(HERE, |peer| peer.address.ip().to_canonical()),
-            line: peer.map(|peer| peer.end),
-            speaks_remuda: credential::offers_remuda(request.headers()),
+            connection: peer.map(|peer| peer.end),
+            offers_remuda: credential::offers_remuda(request.headers()),
             route: routes::find(request.method().as_str(), matched_path.as_ref().map(MatchedPath::as_str)),
             method: request.method().clone(),
             matched_path,
@@ -329,7 +328,7 @@ impl RequestInfo {
         }
     }
 
-    /// The job it is about, if it is about one.
+    /// The id of the job in its path, if there is one.
     fn job(&self) -> Option<&str> {
         let matched = self.matched_path.as_ref()?.as_str();
         let rest = self.path.strip_prefix("/remuda/v1/jobs/")?;
@@ -342,11 +341,11 @@ impl RequestInfo {
     }
 }
 
-/// Set by a handler whose route does not say what it was about.
+/// What the audit log should name, set by handlers whose path does not say it.
 #[derive(Clone, Debug)]
-pub(super) struct About(pub(super) String);
+pub(super) struct AuditTarget(pub(super) String);
 
-/// Lets a request through to its handler, or answers in its place.
+/// Passes a request to its handler, or refuses it.
 pub(super) async fn check(State(context): State<Context>, mut request: Request, next: Next) -> Response {
     let access = context.access.clone();
     let (request_info, now) = (RequestInfo::new(&request), context.plane.clock.now());
@@ -369,7 +368,7 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
         && !has_joined(&context, secret).await
     {
         if !access.is_open() {
-            let refused = access.wrong(&request_info, secret, now).into();
+            let refused = access.bad_token(&request_info, secret, now).into();
             return refuse(&access, &request_info, now, refused).await;
         }
         caller = Caller::anyone(request_info.from);
@@ -382,20 +381,20 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
         revocation::until_revoked(&access, &request_info, &caller, context.plane.clock, next.run(request))
             .await;
     if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
-        // The plane knows no such worker by this.
+        // The plane knows no worker with this credential.
         if let Some(secret) = &secret {
-            access.wrong(&request_info, secret, now);
+            access.bad_token(&request_info, secret, now);
         }
     }
-    let is_noted =
+    let is_audited =
         !request_info.route.audit.is_empty() && (caller.role != Role::Client || request_info.job().is_none());
-    if is_noted {
+    if is_audited {
         let outcome = match response.status() {
             status if status.is_success() => "done".to_owned(),
             status => status.as_u16().to_string(),
         };
         let mut note = request_info.note(now, caller.shown(), request_info.route.audit, outcome);
-        if let Some(About(what)) = response.extensions().get() {
+        if let Some(AuditTarget(what)) = response.extensions().get() {
             note.on = what.clone();
         }
         access.audit.note(note).await;
@@ -410,9 +409,9 @@ async fn refuse(
     access: &AccessControl,
     request_info: &RequestInfo,
     now: Timestamp,
-    refused: Refused,
+    refused: RefusedRequest,
 ) -> Response {
-    let Refused { problem, who } = refused;
+    let RefusedRequest { problem, who } = refused;
     let (status, code) = (problem.status, problem.code);
     if code != "too_many_requests" {
         warn!(from = %request_info.from, path = %request_info.path.escape_debug(), code, "refused");
@@ -427,16 +426,16 @@ async fn refuse(
     response
 }
 
-/// Whether this is what a worker that is there was given; where a route names the worker, its handler asks the same.
-async fn has_joined(context: &Context, ticket: &Secret) -> bool {
-    let hash = ticket.hash();
+/// Whether a joined worker has this credential; where the path names the worker, its handler checks the same.
+async fn has_joined(context: &Context, credential: &Secret) -> bool {
+    let hash = credential.hash();
     context.plane.read(move |plane, _| plane.has_joined(hash)).await.unwrap_or(false)
 }
 
-/// Whoever belongs to a tenant hears of no job of another, not even that there is one.
+/// A caller of one tenant gets 404 for jobs of another, so that it cannot learn that they exist.
 async fn belongs(context: &Context, caller: &Caller, request_info: &RequestInfo) -> Result<(), ApiError> {
     let (Some(id), Some(_)) = (request_info.job(), caller.only()) else { return Ok(()) };
-    // What is not plainly an id might be one to the handler, which reads escapes.
+    // An id with escapes might be a valid one to the handler, which decodes them.
     let Ok(id) = id.parse::<JobId>() else {
         return Err(ApiError::not_found(format!("{:?} is the id of no job", id.escape_debug().to_string())));
     };

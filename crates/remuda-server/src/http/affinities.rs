@@ -1,4 +1,4 @@
-//! Which workers shapes would rather run on, over HTTP.
+//! Affinities over HTTP: the preferred and excluded workers of a shape.
 
 use axum::Json;
 use axum::extract::State;

@@ -1,6 +1,5 @@
-//! Blobs over HTTP: in and out as streams, so that a film of gigabytes takes no more memory than a picture. What comes
-//! in is bounded in size, in number at a time, and in how long it may stand still; what goes out is an attachment that
-//! no browser takes for a page.
+//! Blobs over HTTP, streamed both ways, so that a video of gigabytes needs no more memory than an image. Uploads are bounded
+//! in size, in number and in idle time; downloads are attachments that no browser renders as a page.
 
 mod headers;
 
@@ -27,16 +26,16 @@ use super::body::too_slow;
 use super::path::Path;
 use super::{ApiError, Context};
 
-/// Each may hold a thread that waits for the disk, of the 512 there are, and that much memory as it gathers.
+/// Each may hold one of the 512 blocking threads, and a buffer.
 pub(super) const UPLOADS_MAX: usize = 64;
-/// What has to come within `blobs.upload_idle_timeout`: a byte now and then must not hold a place for ever.
+/// Bytes that have to arrive within `blobs.upload_idle_timeout`: one byte now and then must not hold a permit for ever.
 const STEP_BYTES: u64 = 256 << 10;
-/// A body that nobody needs is read to its end if it is this short: an answer in the middle of it would cost a line.
+/// An unneeded body is read to its end if it is this short: answering before its end would cost the connection.
 const SKIP_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) async fn store(State(context): State<Context>, body: Body) -> Result<Response, ApiError> {
     let stored = receive(&context, body, None).await?;
-    Ok(told(stored))
+    Ok(stored_answer(stored))
 }
 
 pub(super) async fn store_named(
@@ -47,16 +46,16 @@ pub(super) async fn store_named(
     let hash: BlobHash = hash.parse()?;
     if let Some(size_bytes) = context.blobs.touch(hash, context.plane.clock.now()).await? {
         if body.size_hint().upper().is_some_and(|size| size <= SKIP_BYTES_MAX) {
-            let mut read_chunks = Pieces::new(body, &context);
-            while read_chunks.next().await?.is_some() {}
+            let mut pieces = BodyPieces::new(body, &context);
+            while pieces.next().await?.is_some() {}
         }
-        return Ok(told(StoredBlob { hash, size_bytes, created: false }));
+        return Ok(stored_answer(StoredBlob { hash, size_bytes, created: false }));
     }
     let stored = receive(&context, body, Some(hash)).await?;
-    Ok(told(stored))
+    Ok(stored_answer(stored))
 }
 
-fn told(stored: StoredBlob) -> Response {
+fn stored_answer(stored: StoredBlob) -> Response {
     let StoredBlob { hash, size_bytes, created } = stored;
     let location = format!("/remuda/v1/blobs/{hash}");
     let answer = json!({ "hash": hash, "size_bytes": size_bytes, "created": created });
@@ -69,32 +68,32 @@ async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> R
     if body.size_hint().lower() > bytes_max {
         return Err(BlobError::TooLarge { bytes_max }.into());
     }
-    let _place = place(context)?;
+    let _permit = upload_permit(context)?;
     let mut upload = context.blobs.begin_upload().await?;
-    let mut read_chunks = Pieces::new(body, context);
-    while let Some(piece) = read_chunks.next().await? {
+    let mut pieces = BodyPieces::new(body, context);
+    while let Some(piece) = pieces.next().await? {
         upload = upload.write(&piece).await?;
     }
     Ok(upload.finish(expected, context.plane.clock.now()).await?)
 }
 
-/// A place among the blobs on their way in.
-pub(super) fn place(context: &Context) -> Result<SemaphorePermit<'_>, ApiError> {
+/// A permit for an upload.
+pub(super) fn upload_permit(context: &Context) -> Result<SemaphorePermit<'_>, ApiError> {
     context.uploads.try_acquire().map_err(|_| {
-        let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
+        let message = format!("{UPLOADS_MAX} uploads are under way: send it again in a moment");
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).with_retry_after(1)
     })
 }
 
-/// A body as it comes; an error when it breaks off, or does not keep coming.
-struct Pieces {
+/// A body in pieces; an error when it breaks off or stalls.
+struct BodyPieces {
     body: BodyDataStream,
     pace: Pace,
 }
 
-impl Pieces {
-    fn new(body: Body, context: &Context) -> Pieces {
-        Pieces { body: body.into_data_stream(), pace: Pace::new(context) }
+impl BodyPieces {
+    fn new(body: Body, context: &Context) -> BodyPieces {
+        BodyPieces { body: body.into_data_stream(), pace: Pace::new(context) }
     }
 
     async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
@@ -105,11 +104,11 @@ impl Pieces {
     }
 }
 
-/// How quickly a body has to come.
+/// Limits how long a body may stall.
 #[derive(Debug)]
 pub(super) struct Pace {
     upload_idle_timeout: Duration,
-    /// Of the step that is due. What we take ourselves to store a piece is not held against the sender.
+    /// Waited for the current step. The time we take to store a piece does not count.
     waited: Duration,
     seen_bytes: u64,
 }
@@ -121,13 +120,13 @@ impl Pace {
 
     pub(super) async fn wait<T>(&mut self, next: impl Future<Output = T>) -> Result<T, ApiError> {
         let asked_at = Instant::now();
-        let patience = self.upload_idle_timeout.saturating_sub(self.waited);
-        let came = tokio::time::timeout(patience, next).await.map_err(|_| too_slow())?;
+        let timeout = self.upload_idle_timeout.saturating_sub(self.waited);
+        let came = tokio::time::timeout(timeout, next).await.map_err(|_| too_slow())?;
         self.waited += asked_at.elapsed();
         Ok(came)
     }
 
-    /// So much came.
+    /// Counts received bytes.
     pub(super) fn seen(&mut self, bytes: usize) {
         self.seen_bytes += bytes as u64;
         if self.seen_bytes >= STEP_BYTES {
@@ -139,7 +138,7 @@ impl Pace {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DownloadQuery {
-    /// What to call it; decides its type.
+    /// The file name; decides the content type.
     name: Option<String>,
 }
 
@@ -162,8 +161,8 @@ async fn find(context: &Context, hash: &str) -> Result<(BlobHash, OpenBlob), Api
     Ok((hash, blob))
 }
 
-/// As `read`, for a page that shows it in place: a picture is a picture, and whatever could run is only bytes. The name may
-/// come to mean something else, so whoever has it asks again.
+/// As `read`, for pages that show it in place: images keep their type, and anything that could run is plain bytes. The name
+/// may be given to other content later, so caches have to revalidate.
 pub(super) async fn show(
     context: &Context,
     hash: &str,
@@ -173,12 +172,12 @@ pub(super) async fn show(
     let (hash, blob) = find(context, hash).await?;
     let inline = disposition(Some(name)).replacen("attachment", "inline", 1);
     let mut response = send(blob, hash, content_type(Some(name)), inline, headers);
-    let always_asked = HeaderValue::from_static("private, no-cache");
-    response.headers_mut().insert(header::CACHE_CONTROL, always_asked);
+    let revalidate = HeaderValue::from_static("private, no-cache");
+    response.headers_mut().insert(header::CACHE_CONTROL, revalidate);
     Ok(response)
 }
 
-/// A blob, or as much of it as was asked for.
+/// A blob, or the requested range of it.
 pub(super) fn send(
     blob: OpenBlob,
     hash: BlobHash,
@@ -201,11 +200,11 @@ pub(super) fn send(
     *response.status_mut() = status;
     let answer = response.headers_mut();
     let mut set = |name: HeaderName, value: String| {
-        // Every value is made of letters that a header may have.
+        // Every value consists of characters that a header allows.
         answer.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
     };
     set(header::ETAG, headers::etag(hash));
-    // Content never changes under its name.
+    // The content of a hash never changes.
     set(header::CACHE_CONTROL, "private, max-age=31536000, immutable".to_owned());
     if status == StatusCode::NOT_MODIFIED {
         *response.body_mut() = Body::empty();
@@ -223,8 +222,8 @@ pub(super) fn send(
     response
 }
 
-/// The blobs that these name are wanted: from now on they are not cleared away for a while.
-pub(super) async fn want<'a>(
+/// Marks the blobs that these values name as used, so that they are not deleted for a while.
+pub(super) async fn touch_named<'a>(
     context: &Context,
     bodies: impl IntoIterator<Item = &'a RawValue>,
 ) -> Result<(), BlobError> {

@@ -1,5 +1,5 @@
-//! Bodies are read whole before anyone looks at them, within bounds of size and of time: a body that is too large is
-//! refused by what it says of itself, before the first byte of it is taken in, and a sender that falls silent is given up.
+//! Reads a body whole before its handler runs, within limits of size and time: a body that announces too large a size is
+//! refused before its first byte is read, and a stalled sender is disconnected.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use futures_util::StreamExt as _;
 
 use super::{ApiError, Context};
 
-/// Between two pieces of a body; whoever takes longer has gone without a word.
+/// Between two pieces of a body; a sender that takes longer is gone.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// For all of it: 8 MiB over the slowest of lines. A byte now and then must not hold a connection for ever.
+/// For the whole body: 8 MiB over a very slow network. One byte now and then must not hold a connection for ever.
 const WHOLE_MAX: Duration = Duration::from_secs(300);
 
 pub(super) async fn read_whole(

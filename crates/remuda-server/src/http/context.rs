@@ -52,14 +52,14 @@ pub struct SharedContext {
     /// How long finished jobs are kept, and assets without an expiry of their own.
     pub retention: Duration,
     pub comfyui: ComfyuiApi,
-    /// Those of this process, which `/v1` asks directly.
+    /// The models of this process, which `/v1` calls directly.
     pub models: LocalModels,
-    /// How long a call at `/v1` may take.
+    /// The deadline of a call to `/v1`.
     pub request_timeout: Duration,
     pub(super) comfy_v2: comfy_v2::ComfyV2State,
-    /// Where the web interface lies, if it is to be served.
+    /// The folder of the web interface, if it is served.
     pub ui: Option<std::path::PathBuf>,
-    /// Servers that the plane itself may ask.
+    /// ComfyUI servers that the plane itself can reach.
     pub forward_to: Arc<[remuda_comfyui::ComfyuiTarget]>,
 }
 

@@ -1,5 +1,5 @@
-//! Events as they happen, over SSE. Whoever comes back with `Last-Event-ID` goes on where it stopped; whoever is too
-//! slow gets a gap mark and catches up from the store, and nobody else notices.
+//! Events over SSE. A client that reconnects with `Last-Event-ID` continues where it stopped; a slow one gets a gap mark and
+//! catches up from the store, without delaying the others.
 
 mod filter;
 
@@ -28,9 +28,9 @@ pub(super) async fn stream(
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let mut wanted = EventFilter::read(query?.0)?;
-    wanted.tenant = caller.narrowed(wanted.tenant)?;
-    let place = context.streams.clone().try_acquire_owned().map_err(|_| {
+    let mut filter = EventFilter::read(query?.0)?;
+    filter.tenant = caller.narrowed(filter.tenant)?;
+    let permit = context.streams.clone().try_acquire_owned().map_err(|_| {
         let mut problem = ApiError::new(
             StatusCode::TOO_MANY_REQUESTS,
             "too_many_streams",
@@ -45,21 +45,21 @@ pub(super) async fn stream(
             Some(Err(_)) => {
                 return Err(ApiError::bad_request("Last-Event-ID is the number of the last event you saw"));
             }
-            None => wanted.after,
+            None => filter.after,
         };
-    // Subscribed before anything is read: what happens in between is in both, and the number tells.
-    let news = context.events.subscribe();
+    // Subscribed before the store is read: events in between are in both, and their number removes the duplicates.
+    let events = context.events.subscribe();
     let seen = resumed.map(Sequence);
-    let follower = Follower {
+    let follower = EventFollower {
         stopping: context.stopping.clone(),
         context,
-        wanted,
-        news,
+        filter,
+        events,
         seen,
         backlog: Vec::new(),
         catching_up: seen.is_some(),
-        owes_mark: false,
-        _place: place,
+        owes_caught_up: false,
+        _permit: permit,
     };
     let stream = futures_util::stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
@@ -68,21 +68,21 @@ pub(super) async fn stream(
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
-struct Follower {
+struct EventFollower {
     context: Context,
-    wanted: EventFilter,
-    news: broadcast::Receiver<LiveEvent>,
+    filter: EventFilter,
+    events: broadcast::Receiver<LiveEvent>,
     seen: Option<Sequence>,
     /// Read from the store and not yet sent, newest first.
     backlog: Vec<StoredEvent>,
     catching_up: bool,
-    /// All that was stored has been told, and that is yet to be said.
-    owes_mark: bool,
+    /// All stored events were sent, and the mark `caught_up` is not sent yet.
+    owes_caught_up: bool,
     stopping: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Follower {
+impl EventFollower {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(happened) = self.backlog.pop() {
@@ -95,19 +95,19 @@ impl Follower {
                 let after = self.seen.unwrap_or_default();
                 self.backlog = self.context.store.events(after, PAGE).await.ok()?;
                 self.catching_up = self.backlog.len() == PAGE;
-                self.owes_mark = !self.catching_up;
+                self.owes_caught_up = !self.catching_up;
                 self.backlog.reverse();
                 continue;
             }
-            if std::mem::take(&mut self.owes_mark) {
+            if std::mem::take(&mut self.owes_caught_up) {
                 let data = json!({ "seq": self.seen });
                 return Some(Event::default().event("caught_up").data(data.to_string()));
             }
-            let news = tokio::select! {
-                news = self.news.recv() => news,
+            let event = tokio::select! {
+                event = self.events.recv() => event,
                 () = stopped(&mut self.stopping) => return None,
             };
-            match news {
+            match event {
                 Ok(LiveEvent::Stored(happened)) => {
                     if let Some(event) = self.show(&happened) {
                         return Some(event);
@@ -153,7 +153,7 @@ impl Follower {
             return None;
         }
         self.seen = Some(happened.seq);
-        let is_wanted = self.wanted.is(&EventFields {
+        let is_match = self.filter.matches(&EventFields {
             name: &happened.name,
             job: happened.job,
             tenant: happened.tenant.as_ref(),
@@ -161,12 +161,12 @@ impl Follower {
             metadata: &happened.metadata,
         });
         let event = || Event::default().id(happened.seq.to_string()).event(&happened.name);
-        is_wanted.then(|| event().data(event_json(happened).to_string()))
+        is_match.then(|| event().data(event_json(happened).to_string()))
     }
 
-    /// What is live only has no number.
+    /// Live events are not stored and have no number.
     fn show_live(&self, of: &EventFields<'_>, mut data: Value) -> Option<Event> {
-        if !self.wanted.is(of) {
+        if !self.filter.matches(of) {
             return None;
         }
         (data["name"], data["job"]) = (of.name.into(), json!(of.job));
@@ -185,7 +185,7 @@ fn preview_json(shown: &PreviewUpdate) -> Value {
     })
 }
 
-/// An event as it is shown everywhere: times as people read them.
+/// An event in answers: with readable times.
 pub fn event_json(happened: &StoredEvent) -> Value {
     let mut value = serde_json::to_value(happened).unwrap_or_default();
     value["at"] = happened.at.to_string().into();

@@ -1,4 +1,4 @@
-//! Jobs over HTTP: submit, look, cancel, why.
+//! Jobs over HTTP: submit, read, list, cancel, explain.
 
 mod why;
 
@@ -33,10 +33,10 @@ use crate::live::LiveAttempt;
 use crate::plane_handle::PlaneError;
 use remuda_core::wire::live::ProgressSnapshot;
 
-/// What a client sends to submit a job.
+/// The body of a submission.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body<'a> {
+struct SubmitBody<'a> {
     #[serde(borrow)]
     workflow: &'a RawValue,
     tenant: Option<Tenant>,
@@ -106,7 +106,7 @@ pub(super) async fn submit(
         .into_response())
 }
 
-/// Longer than anybody waits, and short enough to be added to any moment.
+/// Longer than any useful time, and short enough to be added to any timestamp.
 const SECONDS_MAX: f64 = 10.0 * 365.0 * 86_400.0;
 
 fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ApiError> {
@@ -118,7 +118,7 @@ fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ApiError>
     }
 }
 
-fn read(body: &[u8]) -> Result<Body<'_>, ApiError> {
+fn read(body: &[u8]) -> Result<SubmitBody<'_>, ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|error| ApiError::bad_request(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| match error.classify() {
@@ -132,12 +132,12 @@ fn read(body: &[u8]) -> Result<Body<'_>, ApiError> {
     })
 }
 
-/// A job as people and programs see it.
+/// A job in answers.
 #[derive(Debug, Serialize)]
-struct View {
+struct JobView {
     id: JobId,
     state: &'static str,
-    /// Why it waits, how it runs, what it ended with.
+    /// Why it waits, where it runs, how it ended.
     reason: String,
     #[serde(flatten)]
     accepted: Map<String, Value>,
@@ -148,25 +148,25 @@ struct View {
     accepted_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<String>,
-    /// What the service last said of the newest attempt.
+    /// The service's last status of the newest attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     service_status: Option<String>,
-    /// How far the attempt under way is, as its worker tells.
+    /// Progress of the running attempt, as reported by its worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressSnapshot>,
-    /// What it has put out so far, each as it will stand in the result.
+    /// Outputs so far, in the form they will have in the result.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     outputs: Vec<Arc<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Arc<RawValue>>,
 }
 
-impl View {
+impl JobView {
     fn new(accepted: &AcceptedJob, life: &JobStatus, reason: String, result: Option<Arc<RawValue>>) -> Self {
         let fields = match serde_json::to_value(accepted) {
             Ok(Value::Object(mut fields)) => {
-                for shown_otherwise in ["id", "accepted_at", "deadline", "key"] {
-                    fields.remove(shown_otherwise);
+                for replaced in ["id", "accepted_at", "deadline", "key"] {
+                    fields.remove(replaced);
                 }
                 if let Some(deadline) = accepted.deadline {
                     fields.insert("deadline".to_owned(), deadline.to_string().into());
@@ -182,7 +182,7 @@ impl View {
             }
             Ok(_) | Err(_) => Map::new(),
         };
-        View {
+        JobView {
             id: accepted.id,
             state: life.state.name(),
             reason,
@@ -203,9 +203,9 @@ impl View {
         }
     }
 
-    fn doing(mut self, doing: Option<LiveAttempt>) -> Self {
-        if let Some(doing) = doing.filter(|doing| doing.attempt.0 == self.attempt) {
-            (self.progress, self.outputs) = (doing.progress, doing.outputs);
+    fn with_live(mut self, live: Option<LiveAttempt>) -> Self {
+        if let Some(live) = live.filter(|live| live.attempt.0 == self.attempt) {
+            (self.progress, self.outputs) = (live.progress, live.outputs);
         }
         self
     }
@@ -221,7 +221,7 @@ pub(super) async fn one(
         .read(move |plane, now| plane.job(id).map(|job| (job.status(now), plane.reason(now, job))))
         .await?;
     let (accepted, stored) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
-    // What is stored has ended for good; what is still open is best known to the plane.
+    // A job that has ended is read from the store; the plane knows the open ones best.
     let (life, reason) = match open {
         Some(open) if stored.state.is_open() => open,
         Some(_) | None => {
@@ -230,8 +230,8 @@ pub(super) async fn one(
         }
     };
     let result = context.store.result(id).await?;
-    let doing = context.live_attempts.find(id).filter(|_| life.state.is_open());
-    Ok(Json(View::new(&accepted, &life, reason, result).doing(doing)).into_response())
+    let live = context.live_attempts.find(id).filter(|_| life.state.is_open());
+    Ok(Json(JobView::new(&accepted, &life, reason, result).with_live(live)).into_response())
 }
 
 pub(super) fn unknown(id: JobId) -> ApiError {
@@ -240,7 +240,7 @@ pub(super) fn unknown(id: JobId) -> ApiError {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Page {
+pub(super) struct ListQuery {
     state: Option<String>,
     tenant: Option<Tenant>,
     before: Option<JobId>,
@@ -253,7 +253,7 @@ const PAGE_MAX: usize = 1000;
 pub(super) async fn list(
     State(context): State<Context>,
     caller: Caller,
-    page: Result<Query<Page>, QueryRejection>,
+    page: Result<Query<ListQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(page) = page?;
     let state: Option<JobStateFilter> = match page.state.as_deref() {
@@ -279,7 +279,7 @@ pub(super) async fn list(
         .map(|(accepted, life)| {
             let reason = reasons.get(&accepted.id).cloned();
             let reason = reason.unwrap_or_else(|| Plane::explain_ended(accepted.id, life).reason);
-            View::new(accepted, life, reason, None)
+            JobView::new(accepted, life, reason, None)
         })
         .collect();
     Ok(Json(json!({ "jobs": views, "next": next })).into_response())
@@ -310,7 +310,7 @@ pub(super) async fn result(
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Cancel {
+pub(super) struct CancelBody {
     #[serde(default)]
     reason: String,
 }
@@ -322,7 +322,7 @@ pub(super) async fn cancel(
 ) -> Result<Response, ApiError> {
     let id: JobId = id.parse()?;
     let cancel = if body.is_empty() {
-        Cancel::default()
+        CancelBody::default()
     } else {
         serde_json::from_slice(&body)
             .map_err(|error| ApiError::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
@@ -331,7 +331,7 @@ pub(super) async fn cancel(
     match context.plane.request(PlaneEvent::Cancel { job: id, message }).await {
         Ok(_) => Ok(Json(json!({ "id": id, "state": "cancelled" })).into_response()),
         Err(PlaneError::Refused(Refusal::UnknownJob(_))) => {
-            // It may have ended long before the plane's memory begins.
+            // It may have ended before the plane started.
             let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
             Err(Refusal::Ended { state: life.state.name() }.into())
         }

@@ -1,4 +1,4 @@
-//! Connections: so many and no more, each with time-outs, all of them closed gracefully.
+//! Accepts connections: a bounded number, with timeouts, closed gracefully at the end.
 
 mod connection;
 
@@ -28,22 +28,22 @@ use crate::tasks::Ticker;
 use crate::tls::Tls;
 use remuda_config::ServeSettings;
 
-/// Whoever does not finish its request line and headers by then is not serious.
-const HEADERS_MAX: Duration = Duration::from_secs(15);
-/// The same for agreeing on a cipher.
-const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long open requests may take to end once we stop.
+/// For the request line and headers.
+const HEADERS_TIMEOUT: Duration = Duration::from_secs(15);
+/// For the TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// For open requests to end once the plane stops.
 const GRACE: Duration = Duration::from_secs(10);
 /// After an accept error such as "too many open files": no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Connections that one stranger may have open where nothing is set: a quarter of what there is by default.
-const PER_ADDRESS: usize = 256;
+/// Default limit of connections from one address: a quarter of the default total.
+const PER_ADDRESS_DEFAULT_MAX: usize = 256;
 
-/// For whom there is no place: how long it is listened to while it is told so, and how much.
-const GOODBYE_MAX: Duration = Duration::from_secs(1);
-const GOODBYE_BYTES: u64 = 64 << 10;
+/// How long, and how much, a refused connection is read so that it can receive its answer.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
-/// Who is at the other end of a connection; every request that comes over it has this with it.
+/// The other end of a connection; every request has it as an extension.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
@@ -57,23 +57,23 @@ pub struct Listening {
     listener: Mutex<Option<Arc<TcpListener>>>,
 }
 
-/// Takes the address, so that a port in use is known before anything else starts.
+/// Binds the address first, so that a port in use is reported before anything else starts.
 pub async fn listen(address: SocketAddr) -> std::io::Result<Listening> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     Ok(Listening { address, listener: Mutex::new(Some(Arc::new(listener))) })
 }
 
-/// What all connections share.
+/// Shared by all connections.
 #[derive(Clone)]
-struct Shared {
+struct ServerParts {
     router: Router,
     tls: Option<Tls>,
     stopping: watch::Receiver<bool>,
 }
 
 impl Listening {
-    /// Serves until `stopping`, then lets open requests end.
+    /// Serves until the plane stops, then lets open requests end.
     pub async fn serve(
         self: Arc<Self>,
         router: Router,
@@ -84,19 +84,19 @@ impl Listening {
     ) {
         let lock = || self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(listener) = lock().clone() else { return };
-        let places = Arc::new(Semaphore::new(settings.connections_max));
-        let seats = ConnectionQuota::default();
-        let shared = Shared { router, tls, stopping: stopping.clone() };
-        // Held by every connection: when all are gone, so are the senders.
+        let permits = Arc::new(Semaphore::new(settings.connections_max));
+        let quota = ConnectionQuota::default();
+        let shared = ServerParts { router, tls, stopping: stopping.clone() };
+        // Every connection holds a sender: when all are gone, the channel closes.
         let (open, mut all_closed) = tokio::sync::mpsc::channel::<()>(1);
         loop {
             ticker.tick();
-            // No place, no accept: the kernel's queue holds back what we cannot serve.
-            let place = tokio::select! {
-                place = places.clone().acquire_owned() => place,
+            // No permit, no accept: the kernel queues the connections that we cannot serve.
+            let permit = tokio::select! {
+                permit = permits.clone().acquire_owned() => permit,
                 () = stopped(&mut stopping) => break,
             };
-            let Ok(place) = place else { break };
+            let Ok(permit) = permit else { break };
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = stopped(&mut stopping) => break,
@@ -104,40 +104,40 @@ impl Listening {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "a connection could not be accepted");
+                    warn!(%error, "accepting a connection failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let most = usual(settings.access.connections_per_address_max, PER_ADDRESS, peer.ip());
-            let Some(seat) = seats.take(network(peer.ip()), most.unwrap_or(usize::MAX)) else {
-                turn_away(stream, shared.tls.is_none(), place);
+            let most = usual(settings.access.connections_per_address_max, PER_ADDRESS_DEFAULT_MAX, peer.ip());
+            let Some(quota_permit) = quota.take(network(peer.ip()), most.unwrap_or(usize::MAX)) else {
+                refuse(stream, shared.tls.is_none(), permit);
                 continue;
             };
             drop(stream.set_nodelay(true));
             let (shared, open) = (shared.clone(), open.clone());
-            let place = ConnectionPermits { _one_of_all: place, _one_of_address: seat };
+            let permits = ConnectionPermits { _one_of_all: permit, _one_of_address: quota_permit };
             tokio::spawn(async move {
-                shared.serve(stream, peer, place).await;
+                shared.serve(stream, peer, permits).await;
                 drop(open);
             });
         }
         drop((lock().take(), listener, open));
         tokio::select! {
             _ = all_closed.recv() => {}
-            () = tokio::time::sleep(GRACE) => warn!("some requests did not end in time"),
+            () = tokio::time::sleep(GRACE) => warn!("some requests did not end within the grace period"),
         }
     }
 }
 
-impl Shared {
-    async fn serve(mut self, stream: TcpStream, peer: SocketAddr, place: ConnectionPermits) {
+impl ServerParts {
+    async fn serve(mut self, stream: TcpStream, peer: SocketAddr, permits: ConnectionPermits) {
         let stream = match &self.tls {
             None => Stream::Plain(stream),
-            Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
+            Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
                 Ok(Ok(stream)) => Stream::Tls(Box::new(stream)),
-                Ok(Err(error)) => return debug!(%peer, %error, "no TLS was agreed on"),
-                Err(_) => return debug!(%peer, "the handshake took too long"),
+                Ok(Err(error)) => return debug!(%peer, %error, "TLS handshake failed"),
+                Err(_) => return debug!(%peer, "TLS handshake timed out"),
             },
         };
         let inner = TowerToHyperService::new(self.router);
@@ -147,11 +147,11 @@ impl Shared {
             request.extensions_mut().insert(peer.clone());
             inner.call(request)
         });
-        // Not with `pipeline_flush`: it buffers without bound for whoever does not read.
+        // Without `pipeline_flush`, which buffers without bound for a client that does not read.
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEADERS_MAX)
-            .serve_connection(TokioIo::new(Connection { stream, end, _place: place }), service)
+            .header_read_timeout(HEADERS_TIMEOUT)
+            .serve_connection(TokioIo::new(Connection { stream, end, _permits: permits }), service)
             .with_upgrades();
         let mut connection = pin!(connection);
         let ended = tokio::select! {
@@ -162,13 +162,13 @@ impl Shared {
             }
         };
         if let Err(error) = ended {
-            debug!(%error, "a connection ended early");
+            debug!(%error, "connection ended early");
         }
     }
 }
 
-/// Says why, and lets go soon, whether that was heard or not.
-fn turn_away(mut stream: TcpStream, is_plain: bool, place: OwnedSemaphorePermit) {
+/// Answers 429 and closes the connection soon, whether or not the client reads it.
+fn refuse(mut stream: TcpStream, is_plain: bool, permit: OwnedSemaphorePermit) {
     const BODY: &str = r#"{"error":{"code":"too_many_connections","message":"too many connections from this address (limits.connections_per_address_max)"}}"#;
     let answer = format!(
         "HTTP/1.1 429 Too Many Requests\r\nretry-after: 5\r\nconnection: close\r\n\
@@ -176,15 +176,15 @@ fn turn_away(mut stream: TcpStream, is_plain: bool, place: OwnedSemaphorePermit)
         BODY.len()
     );
     tokio::spawn(async move {
-        let told = async {
+        let answered = async {
             if is_plain {
                 stream.write_all(answer.as_bytes()).await?;
             }
             stream.shutdown().await?;
-            // What was sent is taken in first: closing on it would tear the answer away.
-            tokio::io::copy(&mut stream.take(GOODBYE_BYTES), &mut tokio::io::sink()).await
+            // Read what the client sent: closing with unread data would reset the connection and lose the answer.
+            tokio::io::copy(&mut stream.take(REFUSAL_BYTES_MAX), &mut tokio::io::sink()).await
         };
-        drop(tokio::time::timeout(GOODBYE_MAX, told).await);
-        drop(place);
+        drop(tokio::time::timeout(REFUSAL_TIMEOUT, answered).await);
+        drop(permit);
     });
 }

@@ -1,5 +1,5 @@
-//! What a worker tells of an attempt under way. Live only: it is kept in memory, passed on to whoever listens, and gone
-//! with the attempt.
+//! Live reports of workers about running attempts. They are in memory only, are passed on to subscribers, and end with the
+//! attempt.
 
 use std::sync::Arc;
 
@@ -13,26 +13,25 @@ use remuda_core::refusal::Refusal;
 use serde_json::{Value, json};
 
 use super::path::Path;
-use super::preview::Of;
+use super::preview::AttemptQuery;
 use super::workers::token;
 use super::{ApiError, Context, blobs};
-use crate::live::LiveEvent;
-use crate::live::LiveUpdate;
+use crate::live::{LiveEvent, LiveUpdate};
 use remuda_core::wire::live::LiveReport;
 
-/// A graph of thousands of nodes tells as much in one report; what is larger is no report.
+/// Enough for a graph of thousands of nodes in one report.
 const REPORT_MESSAGES_MAX: usize = 10_000;
 const OUTPUTS_MAX: usize = 10_000;
 
 pub(super) async fn put(
     State(context): State<Context>,
     Path(worker): Path<String>,
-    of: Result<Query<Of>, QueryRejection>,
+    query: Result<Query<AttemptQuery>, QueryRejection>,
     headers: HeaderMap,
     report: Result<Json<LiveReport>, JsonRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
-    let (Query(Of { job, attempt, .. }), Json(report)) = (of?, report?);
+    let (Query(AttemptQuery { job, attempt, .. }), Json(report)) = (query?, report?);
     let token_hash = token(&headers)?;
     let outputs = report.outputs.as_deref().unwrap_or_default();
     if report.messages.len() > REPORT_MESSAGES_MAX || outputs.len() > OUTPUTS_MAX {
@@ -40,17 +39,17 @@ pub(super) async fn put(
             format!("a report has at most {REPORT_MESSAGES_MAX} messages and {OUTPUTS_MAX} outputs");
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
     }
-    blobs::want(&context, outputs.iter().map(|output| &**output)).await?;
+    blobs::touch_named(&context, outputs.iter().map(|output| &**output)).await?;
     let attempts = context.live_attempts.clone();
-    // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
-    let look = move |plane: &Plane, _| {
+    // Stored inside the read, which the event loop runs: if the attempt ends later, its state is removed after this.
+    let apply = move |plane: &Plane, _| {
         let running = plane.runs(&worker, token_hash, job, attempt)?;
         let (tenant, metadata) = (running.tenant.clone(), running.metadata());
         attempts.apply(job, attempt, &report);
         Ok::<_, Refusal>(LiveUpdate { job, attempt, tenant, metadata, worker, report })
     };
-    let told = context.plane.read(look).await??;
-    // Nobody may be listening, which is fine.
-    drop(context.events.send(LiveEvent::Update(Arc::new(told))));
+    let update = context.plane.read(apply).await??;
+    // Without subscribers the send fails, which is fine.
+    drop(context.events.send(LiveEvent::Update(Arc::new(update))));
     Ok(Json(json!({ "job": job, "attempt": attempt })))
 }

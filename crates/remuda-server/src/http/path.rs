@@ -1,4 +1,4 @@
-//! Axum's `Path`, with its refusals in the one form of all errors.
+//! Axum's `Path`, with rejections as `ApiError`.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;

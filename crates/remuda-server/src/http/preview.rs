@@ -1,5 +1,5 @@
-//! Previews over HTTP: a worker shows how far an attempt is, and whoever likes looks at it. Live only: nothing is stored,
-//! and what was not looked at in time is gone.
+//! Previews over HTTP: a worker publishes a preview of its attempt, and clients fetch it. In memory only: a newer one
+//! replaces it, and it ends with the attempt.
 
 use std::sync::Arc;
 
@@ -22,22 +22,22 @@ use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Of {
+pub(super) struct AttemptQuery {
     pub(super) job: JobId,
     pub(super) attempt: Attempt,
-    /// Which part of the workflow it is about.
+    /// The node it shows.
     pub(super) node: Option<String>,
 }
 
 pub(super) async fn put(
     State(context): State<Context>,
     Path(worker): Path<String>,
-    of: Result<Query<Of>, QueryRejection>,
+    query: Result<Query<AttemptQuery>, QueryRejection>,
     headers: HeaderMap,
     bytes: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
-    let Query(Of { job, attempt, node }) = of?;
+    let Query(AttemptQuery { job, attempt, node }) = query?;
     let token_hash = token(&headers)?;
     if bytes.len() > PREVIEW_BYTES_MAX {
         let message = format!("a preview has at most {PREVIEW_BYTES_MAX} bytes, not {}", bytes.len());
@@ -45,13 +45,13 @@ pub(super) async fn put(
     }
     let media = PreviewFormat::detect(&bytes)
         .ok_or_else(|| ApiError::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
-    // Copied: what came is part of a larger buffer, which would be kept along with it.
+    // Copied: the body is part of a larger buffer, which would stay in memory with it.
     let preview = Preview { attempt, media, bytes: Bytes::copy_from_slice(&bytes), node: node.clone() };
     let (previews, size_bytes) = (context.previews.clone(), bytes.len());
-    // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
-    let look = move |plane: &remuda_core::plane::Plane, _| {
-        let of = plane.runs(&worker, token_hash, job, attempt)?;
-        let (tenant, metadata) = (of.tenant.clone(), of.metadata());
+    // Stored inside the read, which the event loop runs: if the attempt ends later, it is removed after this.
+    let insert = move |plane: &remuda_core::plane::Plane, _| {
+        let running = plane.runs(&worker, token_hash, job, attempt)?;
+        let (tenant, metadata) = (running.tenant.clone(), running.metadata());
         previews.insert(job, preview);
         Ok::<_, remuda_core::refusal::Refusal>(PreviewUpdate {
             job,
@@ -64,9 +64,9 @@ pub(super) async fn put(
             node,
         })
     };
-    let shown = context.plane.read(look).await??;
-    // Nobody may be listening, which is fine.
-    drop(context.events.send(LiveEvent::Preview(Arc::new(shown))));
+    let update = context.plane.read(insert).await??;
+    // Without subscribers the send fails, which is fine.
+    drop(context.events.send(LiveEvent::Preview(Arc::new(update))));
     Ok(Json(json!({ "job": job, "attempt": attempt, "size_bytes": size_bytes })))
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn get(
     let job: JobId = job.parse()?;
     let preview = context.previews.find(job).ok_or_else(|| {
         ApiError::not_found(format!(
-            "there is no preview of job {job}: only running jobs have one, if their worker shows any"
+            "there is no preview of job {job}: only running jobs have one, if their worker publishes any"
         ))
     })?;
     let headers = [
@@ -90,7 +90,7 @@ pub(super) async fn get(
     Ok((headers, preview.bytes).into_response())
 }
 
-/// Where it can be looked at.
+/// Where a preview can be fetched.
 pub(super) fn url(job: JobId) -> String {
     format!("/remuda/v1/jobs/{job}/preview")
 }

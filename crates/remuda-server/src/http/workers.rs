@@ -1,4 +1,4 @@
-//! Workers over HTTP: join, beat, leave, as in `wire`; and a look at them.
+//! Workers over HTTP: join, beat and leave, as in `core::wire`; list, show and drain for admins.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::access::About;
-use super::native::machines::{BY_HAND, Drain};
+use super::access::AuditTarget;
+use super::native::machines::{DEFAULT_DRAIN_REASON, DrainBody};
 use super::path::Path;
 use super::{ApiError, Caller, Context, blobs, unexpected_answer};
 use crate::plane_handle::{PlaneError, PlaneHandle};
 use crate::shutdown::stopped;
 
-/// The longest a line is kept open: below what middleboxes cut.
+/// The longest a beat is held: below the idle timeout of common proxies.
 const WAIT_MAX: Duration = Duration::from_secs(25);
 const SLOTS_MAX: u32 = 4096;
 
@@ -34,9 +34,9 @@ pub(super) async fn join(
     State(context): State<Context>,
     caller: Caller,
     join: Result<Json<JoinRequest>, JsonRejection>,
-) -> Result<(StatusCode, Extension<About>, Json<JoinReply>), ApiError> {
+) -> Result<(StatusCode, Extension<AuditTarget>, Json<JoinReply>), ApiError> {
     let Json(join) = join?;
-    // None: it cannot work yet, and says with a beat when it can.
+    // Zero: it cannot work yet, and a later beat will say when it can.
     if join.slots > SLOTS_MAX {
         return Err(ApiError::invalid(format!("a worker has at most {SLOTS_MAX} slots, not {}", join.slots)));
     }
@@ -45,10 +45,10 @@ pub(super) async fn join(
     }
     caller.may_join_as(&join.worker, join.machine.as_ref())?;
     let proof = caller.proof();
-    if let JoinProof::PreviousToken(ticket) = proof {
-        same_worker(&context, &join.worker, ticket).await?;
+    if let JoinProof::PreviousToken(credential) = proof {
+        same_worker(&context, &join.worker, credential).await?;
     }
-    let token = caller.ticket()?;
+    let token = caller.new_credential()?;
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::digest(token.as_bytes());
     match context.plane.request_queued(PlaneEvent::Join { join: Box::new(join), token_hash, proof }).await? {
@@ -57,10 +57,10 @@ pub(super) async fn join(
     }
 }
 
-/// Who joins again does so under the name it had.
-async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Result<(), ApiError> {
+/// A worker that joins again must use the same name.
+async fn same_worker(context: &Context, worker: &WorkerId, credential: Hash) -> Result<(), ApiError> {
     let name = worker.clone();
-    let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == ticket);
+    let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == credential);
     if context.plane.read(look).await? {
         return Ok(());
     }
@@ -68,8 +68,8 @@ async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Resu
     Err(ApiError::new(StatusCode::FORBIDDEN, "wrong_token", message))
 }
 
-/// Whoever takes the place of a worker that is there may be that worker after a restart, or a thief.
-async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>, ApiError> {
+/// A join that replaces an online worker may be that worker after a restart, or an impostor: it is logged.
+async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<AuditTarget>, ApiError> {
     let name = worker.clone();
     let is_there = |worker: &Worker| worker.presence == Presence::Online;
     let was_there = context.plane.read(move |plane, _| plane.worker(&name).is_some_and(is_there)).await?;
@@ -77,7 +77,7 @@ async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>,
         warn!(%worker, "another worker takes the place of the one that is online");
     }
     let how = if was_there { ", in place of the one that was online" } else { "" };
-    Ok(Extension(About(format!("worker {worker}{how}"))))
+    Ok(Extension(AuditTarget(format!("worker {worker}{how}"))))
 }
 
 #[derive(Debug, Deserialize)]
@@ -94,23 +94,23 @@ pub(super) async fn beat(
 ) -> Result<Json<BeatReply>, ApiError> {
     let worker: WorkerId = worker.parse()?;
     let (Query(wait), Json(beat)) = (wait?, beat?);
-    // What cannot be waited for at all (less than nothing, no number) is not; longer than allowed is as long as allowed.
+    // Negative and invalid numbers mean no wait; longer than allowed means the longest allowed.
     let wait = wait
         .wait
         .filter(|wait| *wait > 0.0)
         .map_or(Duration::ZERO, |wait| Duration::try_from_secs_f64(wait).unwrap_or(WAIT_MAX));
     let token_hash = token(&headers)?;
     let (seq, term) = (beat.seq, beat.term);
-    // Before it is recorded: what a result names is kept as long as the result is. It was stored moments ago, so that
-    // it counts as wanted either way, and no beat is turned away for it.
+    // Before the result is recorded: blobs that it names are kept as long as it is. They were stored moments ago and count
+    // as used in any case, so a failure here refuses no beat.
     let results = beat.finished.iter().filter_map(|finished| finished.result.as_deref());
-    if let Err(error) = blobs::want(&context, results).await {
+    if let Err(error) = blobs::touch_named(&context, results).await {
         warn!(%worker, %error, "the blobs of a result could not be touched");
     }
     let waits = !wait.is_zero();
     let event = PlaneEvent::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), waits };
     let answer = if waits {
-        let line = Line { plane: context.plane.clone(), worker, seq, is_open: true };
+        let line = HeldBeat { plane: context.plane.clone(), worker, seq, is_open: true };
         line.wait(&context, event, wait.min(WAIT_MAX)).await?
     } else {
         Some(context.plane.request_queued(event).await?)
@@ -125,15 +125,15 @@ pub(super) async fn beat(
     }
 }
 
-/// An open line. If it is dropped before it was answered, the plane is told: a reason to look closer.
-struct Line {
+/// A held beat. If it is dropped before it was answered, the plane is notified: a reason to probe the worker.
+struct HeldBeat {
     plane: PlaneHandle,
     worker: WorkerId,
     seq: u64,
     is_open: bool,
 }
 
-impl Line {
+impl HeldBeat {
     async fn wait(
         mut self,
         context: &Context,
@@ -143,7 +143,7 @@ impl Line {
         let mut stopping = context.stopping.clone();
         let answer = tokio::select! {
             answer = self.plane.request_queued(event) => match answer {
-                // The line was given up, for a newer one of the same worker or because we stop: nothing to say.
+                // The beat was dropped, for a newer one of the same worker or because the plane stops: no orders.
                 Err(PlaneError::Stopping) => Ok(None),
                 answer => answer.map(Some).map_err(ApiError::from),
             },
@@ -155,7 +155,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for HeldBeat {
     fn drop(&mut self) {
         if self.is_open {
             self.plane.notify(PlaneEvent::ConnectionDropped { worker: self.worker.clone(), seq: self.seq });
@@ -163,8 +163,8 @@ impl Drop for Line {
     }
 }
 
-/// The core never holds a workflow: it is put into the order here. An order whose workflow cannot be read now is
-/// left out, and comes again with the next beat.
+/// Adds the workflow to each start order: the core never holds workflows. An order whose workflow cannot be read now is
+/// left out and comes again with the next beat.
 async fn fill_in(context: &Context, reply: &mut BeatReply) {
     for start in &mut reply.start {
         start.workflow = match context.workflows.find(start.job) {
@@ -192,7 +192,7 @@ pub(super) struct Goodbye {
     reason: String,
 }
 
-/// With its token a worker says goodbye; without one, or with an admin's, a person says it for the worker.
+/// A worker leaves with its own token; an admin removes it in its place.
 pub(super) async fn leave(
     State(context): State<Context>,
     caller: Caller,
@@ -217,17 +217,17 @@ pub(super) async fn drain(
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
-    let (Query(goodbye), (within, reason)) = (goodbye?, Drain::read(&body)?);
+    let (Query(goodbye), (within, reason)) = (goodbye?, DrainBody::read(&body)?);
     let reason = [reason, goodbye.reason].into_iter().find(|reason| !reason.is_empty());
-    let reason = reason.unwrap_or_else(|| BY_HAND.to_owned());
+    let reason = reason.unwrap_or_else(|| DEFAULT_DRAIN_REASON.to_owned());
     context.plane.request(PlaneEvent::Drain { worker: worker.clone(), reason, within }).await?;
     let deadline = within.map(|within| within.as_secs_f64());
     Ok(Json(json!({ "worker": worker, "state": "terminating", "deadline_seconds": deadline })))
 }
 
-/// A worker as people and programs see it.
+/// A worker in answers.
 #[derive(Debug, Serialize)]
-struct View {
+struct WorkerView {
     id: WorkerId,
     machine: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -242,7 +242,7 @@ struct View {
     seen_millis_ago: u64,
     joined_at: String,
     reason: String,
-    /// Why it takes no work although it is there.
+    /// Why it takes no work although it is online.
     #[serde(skip_serializing_if = "String::is_empty")]
     unavailable_reason: String,
     completed: u64,
@@ -271,14 +271,14 @@ struct HoldView {
     phase: String,
 }
 
-fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
+fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
     let holds = worker.holds.iter().map(|(job, hold)| HoldView {
         job: *job,
         attempt: hold.attempt.0,
         progress: hold.progress,
         phase: hold.phase.clone(),
     });
-    View {
+    WorkerView {
         id: worker.id.clone(),
         machine: worker.machine.to_string(),
         fleet: worker.fleet.as_ref().map(ToString::to_string),

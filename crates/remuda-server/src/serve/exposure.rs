@@ -49,7 +49,7 @@ pub(super) fn require_admin(
         return Ok(());
     }
     bail!(
-        "{} is open to other machines, and nobody could get in: there is no admin token yet. Make one with \
+        "{} is open to other machines, and no client could get in: there is no admin token yet. Make one with \
          `remuda token create --role admin --data {}`, or set REMUDA_ADMIN_TOKEN, and start again",
         serve.listen,
         serve.data.display()

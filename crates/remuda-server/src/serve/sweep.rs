@@ -1,10 +1,9 @@
-//! Clearing away blobs that nothing wants any more.
+//! Deletes unused blobs.
 //!
-//! A blob's file remembers when the blob was last wanted: sent, read, or named by a job when that was submitted or
-//! completed. It goes `retention` and a margin after that, which is later than whatever named it goes from the store.
-//! The exceptions are a job that stays open for longer, an asset that was promised for longer, and a file that somebody
-//! sent by name and may use at any time: they are looked up and touched before anything is removed. If the store cannot be
-//! asked, nothing is removed.
+//! A blob's file time is when the blob was last used: sent, read, or named by a job at its submission or completion. The
+//! blob is deleted `retention` and a margin after that, which is later than the records that name it. Exceptions are jobs
+//! that stay open for longer, assets with a later expiry, and files uploaded by name, which may be used at any time: their
+//! blobs are touched before anything is deleted. If the store cannot be read, nothing is deleted.
 
 use std::time::Duration;
 
@@ -20,17 +19,16 @@ use crate::plane_handle::PlaneHandle;
 use crate::shutdown::stopped;
 use crate::tasks::Ticker;
 
-/// Going through a million files takes some seconds of a disk's time.
+/// Reading a million files takes some seconds of disk time.
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
-/// How much longer than what named it a blob is kept: files remember the hour, clocks are set, and someone may be about
-/// to name it.
+/// How much longer than its records a blob is kept: file times are updated hourly, clocks change, and a submission under
+/// way may name it.
 const MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
-/// A file's time may lie this much before its job was accepted: an hour for which it is not brought up to date, and
-/// whatever a submission takes on its way.
+/// A file's time may be this much before its job was accepted: an hour without an update, and the time of a submission.
 const SLACK: Duration = Duration::from_secs(2 * 60 * 60);
 const PAGE: usize = 500;
 
-/// Sweeps at the start and every hour from then on.
+/// Sweeps at the start and then every hour.
 pub(super) async fn run(
     blobs: BlobStore,
     store: Store,
@@ -44,10 +42,10 @@ pub(super) async fn run(
         match sweep(&blobs, &store, plane.clock.now(), retention).await {
             Ok(DeletedBlobs { blobs: 0, .. }) => {}
             Ok(DeletedBlobs { blobs, bytes }) => {
-                info!(blobs, bytes, "cleared away blobs that nothing wants any more");
+                info!(blobs, bytes, "unused blobs deleted");
             }
             Err(error) => {
-                warn!(error = %format!("{error:#}"), "blobs could not be cleared away; trying again later");
+                warn!(error = %format!("{error:#}"), "deleting unused blobs failed; will retry");
             }
         }
         tokio::select! {
@@ -64,14 +62,14 @@ async fn sweep(
     retention: Duration,
 ) -> anyhow::Result<DeletedBlobs> {
     let before = now.minus(retention + MARGIN);
-    want_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
-    want_for_assets(blobs, store, now).await?;
-    want_for_uploads(blobs, store, now).await?;
-    blobs.delete_unused(before).await.context("clearing away")
+    touch_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
+    touch_for_assets(blobs, store, now).await?;
+    touch_for_uploads(blobs, store, now).await?;
+    blobs.delete_unused(before).await.context("deleting blobs")
 }
 
-/// Open jobs come oldest first, and those accepted later have touched what they name themselves.
-async fn want_for_open_jobs(
+/// Open jobs come oldest first; jobs accepted later touched their blobs at submission.
+async fn touch_for_open_jobs(
     blobs: &BlobStore,
     store: &Store,
     now: Timestamp,
@@ -79,42 +77,42 @@ async fn want_for_open_jobs(
 ) -> anyhow::Result<()> {
     let mut after = None;
     loop {
-        let page = store.open_jobs(after, PAGE).await.context("asking for open jobs")?;
+        let page = store.open_jobs(after, PAGE).await.context("reading open jobs")?;
         let Some((last, _)) = page.last() else { return Ok(()) };
         after = Some(last.id);
         for (job, _) in page {
             if job.accepted_at >= accepted_before {
                 return Ok(());
             }
-            let workflow = store.workflow(job.id).await.context("reading what an open job names")?;
+            let workflow = store.workflow(job.id).await.context("reading an open job's workflow")?;
             let named = workflow.map(|workflow| find_blob_hashes(workflow.get())).unwrap_or_default();
-            blobs.touch_all(named, now).await.context("touching what an open job names")?;
+            blobs.touch_all(named, now).await.context("touching an open job's blobs")?;
         }
     }
 }
 
-/// Assets are marked by their content.
-async fn want_for_assets(blobs: &BlobStore, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+/// The index key of an asset is its blob's hash.
+async fn touch_for_assets(blobs: &BlobStore, store: &Store, now: Timestamp) -> anyhow::Result<()> {
     let mut after = String::new();
     loop {
-        let page = store.documents(Collection::Asset, &after, PAGE).await.context("asking for assets")?;
+        let page = store.documents(Collection::Asset, &after, PAGE).await.context("reading assets")?;
         let Some(last) = page.last() else { return Ok(()) };
         after.clone_from(&last.id);
         let there = page.iter().filter(|asset| asset.is_live(now));
         let named = there.filter_map(|asset| asset.index_key.parse().ok()).collect();
-        blobs.touch_all(named, now).await.context("touching what an asset names")?;
+        blobs.touch_all(named, now).await.context("touching an asset's blob")?;
     }
 }
 
-/// What lies under a name at the ComfyUI door stays until it is replaced, as on a server.
-async fn want_for_uploads(blobs: &BlobStore, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+/// Files uploaded to the ComfyUI API stay until they are replaced, as on a ComfyUI server.
+async fn touch_for_uploads(blobs: &BlobStore, store: &Store, now: Timestamp) -> anyhow::Result<()> {
     let mut after = String::new();
     loop {
-        let page = store.documents(Collection::Comfyui, &after, PAGE).await.context("asking for uploads")?;
+        let page = store.documents(Collection::Comfyui, &after, PAGE).await.context("reading uploads")?;
         let Some(last) = page.last() else { return Ok(()) };
         after.clone_from(&last.id);
         let named = page.iter().flat_map(|document| find_blob_hashes(document.body.get())).collect();
-        blobs.touch_all(named, now).await.context("touching what an upload names")?;
+        blobs.touch_all(named, now).await.context("touching an upload's blob")?;
     }
 }
 
@@ -138,7 +136,7 @@ mod tests {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     const RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
-    /// A plane with blobs, and nobody to run anything.
+    /// A plane with blobs and no workers.
     struct Story {
         plane: PlaneHandle,
         store: Store,
@@ -151,11 +149,11 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let store = Store::open("memory:").await.unwrap();
             let blobs = BlobStore::open(folder.path().join("blobs"), 1000).await.unwrap();
-            let carry_out =
+            let effects =
                 EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
-            let (plane, drive) =
-                EventLoop::start(store.clone(), Settings::default(), carry_out).await.unwrap();
-            tokio::spawn(drive.run());
+            let (plane, event_loop) =
+                EventLoop::start(store.clone(), Settings::default(), effects).await.unwrap();
+            tokio::spawn(event_loop.run());
             Story { plane, store, blobs, _folder: folder }
         }
 
@@ -164,7 +162,7 @@ mod tests {
             upload.finish(None, self.plane.clock.now()).await.unwrap().hash
         }
 
-        /// A job that names a blob and waits for ever.
+        /// Submits a job that names a blob and never runs.
         async fn submit(&self, blob: BlobHash) -> JobId {
             let text = format!("{{\"picture\":{{\"info\":{{\"hash\":\"{blob}\"}}}}}}");
             let examined = workflow::examine(&text, &WorkflowLimits::default()).unwrap();
@@ -190,7 +188,7 @@ mod tests {
             id
         }
 
-        /// Sweeps as if this much time had passed; which of the blobs are left.
+        /// Sweeps as if this much time had passed; returns which blobs are left.
         async fn sweep_after(&self, time: Duration, blobs: &[BlobHash]) -> Vec<bool> {
             sweep(&self.blobs, &self.store, self.plane.clock.now().plus(time), RETENTION).await.unwrap();
             let mut left = Vec::new();
@@ -202,13 +200,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_blob_outlives_whatever_may_name_it_and_an_open_job_keeps_it_for_ever() {
+    async fn blob_outlives_its_records_and_an_open_job_keeps_it() {
         let story = Story::begin().await;
-        let blobs = [story.put(b"nobody's").await, story.put(b"of an open job").await];
+        let blobs = [story.put(b"unused!!").await, story.put(b"of an open job").await];
         let job = story.submit(blobs[1]).await;
         assert_eq!(story.sweep_after(RETENTION + DAY / 2, &blobs).await, [true, true]);
         assert_eq!(story.sweep_after(RETENTION + 2 * DAY, &blobs).await, [false, true]);
-        // Touched for the open job just now, so that it lies around for as long again.
+        // Touched for the open job just now, so it stays for as long again.
         assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(100 * RETENTION, &blobs).await, [false, true]);
         story.plane.request(PlaneEvent::Cancel { job, message: String::new() }).await.unwrap();
@@ -217,9 +215,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_blob_is_kept_for_as_long_as_an_asset_of_it_was_promised() {
+    async fn blob_is_kept_until_its_asset_expires() {
         let story = Story::begin().await;
-        let blobs = [story.put(b"nobody's").await, story.put(b"of an asset").await];
+        let blobs = [story.put(b"unused!!").await, story.put(b"of an asset").await];
         let document = Document {
             collection: Collection::Asset,
             id: "an asset".to_owned(),
@@ -235,16 +233,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_store_that_cannot_be_asked_costs_no_blob() {
+    async fn no_blob_is_deleted_while_the_store_cannot_be_read() {
         let story = Story::begin().await;
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("x.sqlite").display());
         let store = Store::open(&url).await.unwrap();
-        let blob = story.put(b"nobody's").await;
+        let blob = story.put(b"unused!!").await;
         store.clone().close().await.unwrap();
         let now = story.plane.clock.now().plus(100 * RETENTION);
         let error = sweep(&story.blobs, &store, now, RETENTION).await.unwrap_err();
-        assert_eq!(error.to_string(), "asking for open jobs");
+        assert_eq!(error.to_string(), "reading open jobs");
         assert_eq!(story.blobs.size(blob).await.unwrap(), Some(8));
     }
 }

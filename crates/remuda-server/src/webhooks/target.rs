@@ -1,5 +1,5 @@
-//! Where webhooks may go. A name is looked up once, and the address that was checked is the address that is called: whoever
-//! owns the name cannot point it elsewhere in between.
+//! Which targets webhooks may have. A name is resolved once, and the checked address is the one that is called: the owner
+//! of the name cannot change it in between.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,12 +10,12 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 /// What the operator allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Loopback and private addresses, too.
+    /// Whether loopback and private addresses are allowed.
     pub allow_private: bool,
 }
 
-/// Where clouds tell their machines secrets. The addresses are refused in any case; the names are refused before anyone
-/// looks them up.
+/// Metadata services of clouds, which hold secrets. Their addresses are always refused; their names are refused before they
+/// are resolved.
 const METADATA_NAMES: [&str; 6] = [
     "metadata",
     "metadata.google.internal",
@@ -26,7 +26,7 @@ const METADATA_NAMES: [&str; 6] = [
 ];
 
 impl Policy {
-    /// The address as it can be called, as far as it can be judged without looking a name up.
+    /// The URL, if it is allowed as far as can be decided without resolving its name.
     pub fn check(self, text: &str) -> Result<Url, String> {
         let url: Url = text.parse().map_err(|error| format!("{text:?} is no URL: {error}"))?;
         if !matches!(url.scheme(), "http" | "https") {
@@ -38,25 +38,25 @@ impl Policy {
         let Some(host) = url.host_str() else { return Err(format!("{text:?} names no host")) };
         let literal = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         match literal {
-            Ok(address) => self.judge(address)?,
-            Err(_) => self.judge_name(host)?,
+            Ok(address) => self.check_address(address)?,
+            Err(_) => self.check_name(host)?,
         }
         Ok(url)
     }
 
-    fn judge_name(self, host: &str) -> Result<(), String> {
+    fn check_name(self, host: &str) -> Result<(), String> {
         let host = host.trim_end_matches('.').to_ascii_lowercase();
         if METADATA_NAMES.contains(&host.as_str()) {
-            return Err(format!("webhooks never go to {host}: it tells machines their secrets"));
+            return Err(format!("webhooks never go to {host}: it serves machine secrets"));
         }
         let is_local = host == "localhost" || host.ends_with(".localhost");
         if is_local && !self.allow_private { Err(private(&host)) } else { Ok(()) }
     }
 
-    pub(super) fn judge(self, address: IpAddr) -> Result<(), String> {
-        let address = plain(address);
-        if is_never(address) {
-            return Err(format!("webhooks never go to {address}: it is link-local, or nobody's address"));
+    pub(super) fn check_address(self, address: IpAddr) -> Result<(), String> {
+        let address = unmapped(address);
+        if is_always_refused(address) {
+            return Err(format!("webhooks never go to {address}: it is link-local, or not a host's address"));
         }
         if is_private(address) && !self.allow_private {
             return Err(private(&address.to_string()));
@@ -69,11 +69,11 @@ fn private(host: &str) -> String {
     format!("{host} is a private address: set webhooks.allow_private = \"yes\" if webhooks may go there")
 }
 
-/// Looks a name up and lets only through what may be called.
+/// A resolver that returns allowed addresses only.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Guard(pub(super) Policy);
+pub(super) struct GuardedResolver(pub(super) Policy);
 
-impl Resolve for Guard {
+impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let policy = self.0;
         Box::pin(async move {
@@ -84,17 +84,17 @@ impl Resolve for Guard {
     }
 }
 
-/// If one of a name's addresses is refused, so is the name: whoever gives such an answer means no good.
+/// If one of a name's addresses is refused, so is the name: such an answer is an attack.
 fn allowed(policy: Policy, found: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<_> = found.collect();
-    match found.iter().find_map(|address| policy.judge(address.ip()).err()) {
+    match found.iter().find_map(|address| policy.check_address(address.ip()).err()) {
         Some(problem) => Err(io::Error::other(problem)),
         None => Ok(found),
     }
 }
 
-/// An IPv4 address that came as an IPv6 one, by any of the ways there are.
-fn plain(address: IpAddr) -> IpAddr {
+/// The IPv4 address inside an IPv6 one, in any of the known forms.
+fn unmapped(address: IpAddr) -> IpAddr {
     let IpAddr::V6(long) = address else { return address };
     let inner = |high: u16, low: u16| {
         let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
@@ -103,7 +103,7 @@ fn plain(address: IpAddr) -> IpAddr {
     match long.segments() {
         // Mapped, and the prefix by which IPv6-only networks reach IPv4.
         [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => inner(high, low),
-        // Compatible, long out of use; `::` and `::1` are themselves.
+        // Compatible, deprecated; `::` and `::1` are themselves.
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => inner(high, low),
         // 6to4.
         [0x2002, high, low, ..] => inner(high, low),
@@ -111,7 +111,7 @@ fn plain(address: IpAddr) -> IpAddr {
     }
 }
 
-fn is_never(address: IpAddr) -> bool {
+fn is_always_refused(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(it) => {
             // Azure's and Alibaba's, which are not link-local.
@@ -149,7 +149,7 @@ mod tests {
 
     /// Faults: X5.
     #[test]
-    fn machines_secrets_are_never_asked_for_whatever_is_allowed() {
+    fn metadata_services_are_never_called() {
         for url in [
             "http://169.254.169.254/latest/meta-data/",
             "http://[fe80::1]/",
@@ -178,7 +178,7 @@ mod tests {
 
     /// Faults: X5.
     #[test]
-    fn private_addresses_are_called_only_if_that_is_allowed() {
+    fn private_addresses_need_permission() {
         for url in [
             "http://127.0.0.1:9000/",
             "http://localhost/",
@@ -200,7 +200,7 @@ mod tests {
 
     /// Faults: X5.
     #[test]
-    fn a_name_with_one_forbidden_address_is_not_called_at_all() {
+    fn name_with_one_forbidden_address_is_not_called() {
         let at = |ip: [u8; 4]| SocketAddr::from((ip, 0));
         let good = [at([93, 184, 216, 34])];
         assert_eq!(allowed(CLOSED, good.into_iter()).unwrap(), good);

@@ -11,13 +11,13 @@ use crate::workflow_cache::WorkflowCache;
 
 /// Faults: C11.
 #[tokio::test]
-async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
+async fn day_old_webhook_is_abandoned_without_a_call() {
     let receiver = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", receiver.local_addr().unwrap());
     let store = Store::open("memory:").await.unwrap();
-    let carry_out = EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
-    let (plane, drive) = EventLoop::start(store.clone(), Settings::default(), carry_out).await.unwrap();
-    tokio::spawn(drive.run());
+    let effects = EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
+    let (plane, event_loop) = EventLoop::start(store.clone(), Settings::default(), effects).await.unwrap();
+    tokio::spawn(event_loop.run());
     let ended_at = plane.clock.now().minus(DELIVERY_TIMEOUT);
     let whose = (plane.new_job_id(), "anna".parse().unwrap(), Map::new());
     let news =
@@ -26,7 +26,7 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
     plane.request(PlaneEvent::PutDocument(Arc::new(document))).await.unwrap();
     let (_stop, stopping) = watch::channel(false);
     let policy = Policy { allow_private: true };
-    let courier = WebhookSender::new(plane, store.clone(), Arc::default(), policy).unwrap();
+    let sender = WebhookSender::new(plane, store.clone(), Arc::default(), policy).unwrap();
     let ticker = Ticker::new();
     let until_empty = async {
         while !store.documents(Collection::Webhook, "", 1).await.unwrap().is_empty() {
@@ -34,10 +34,10 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
         }
     };
     tokio::select! {
-        () = courier.run(stopping, ticker) => panic!("nobody told it to stop"),
+        () = sender.run(stopping, ticker) => panic!("nothing told it to stop"),
         _ = receiver.accept() => panic!("it was tried"),
         result = tokio::time::timeout(Duration::from_secs(10), until_empty) => {
-            result.expect("it should be given up");
+            result.expect("it should be abandoned");
         }
     }
 }

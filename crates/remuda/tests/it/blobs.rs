@@ -366,7 +366,7 @@ async fn expired_blobs_are_removed() {
     plane.stop().await;
     plane.start_again().await;
     wait_until("the one is gone", async || (!file(&plane, &unwanted).exists()).then_some(())).await;
-    assert!(plane.process.line("cleared away blobs").await.is_some());
+    assert!(plane.process.line("unused blobs deleted").await.is_some());
     for kept in [input, output, read, again, recent] {
         assert_eq!(get(&plane, &path(&kept), &[]).await.0, 200);
     }

@@ -1,4 +1,4 @@
-//! Who asks, as every handler can ask for it.
+//! The caller of a request, as every handler can extract it.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,27 +12,27 @@ use remuda_core::time::Timestamp;
 
 use super::super::{ApiError, Context};
 use super::guard::{Counted, network};
-use super::token_store::{Entry, draw_ticket};
+use super::token_store::{Entry, create_credential};
 use super::{ANYONE, Role, Token};
 use remuda_net::clock::Clock;
 use remuda_net::secret::{RngError, Secret};
 
-/// Who asks, as the token says. On loopback without tokens anyone may do everything.
+/// The caller, by its token. Where no token is needed, a caller may do everything.
 #[derive(Clone, Debug)]
 pub struct Caller {
     pub(super) role: Role,
     name: Arc<str>,
     pub(super) from: IpAddr,
-    /// Whose jobs it may see; nothing if it may see everybody's.
+    /// The tenant whose jobs it may see; `None` if it may see all.
     tenant: Option<Tenant>,
     entry: Option<Arc<Entry>>,
-    /// It goes by what it was given when it joined.
+    /// It is a worker with the credential of its join.
     is_joined: bool,
     proof: JoinProof,
 }
 
 impl Caller {
-    /// Who asks where nobody needs a token, or not for this.
+    /// A caller where no token is needed.
     pub(super) fn anyone(from: IpAddr) -> Caller {
         Caller::named(ANYONE, Role::Admin, from)
     }
@@ -42,15 +42,15 @@ impl Caller {
         Caller { role, name: name.into(), from, tenant: None, entry: None, is_joined: false, proof }
     }
 
-    /// A worker of a rented machine, by what that was given.
+    /// A worker of a rented machine, by the machine's join token.
     pub(super) fn machine(machine: MachineId, from: IpAddr) -> Caller {
         let name = format!("machine {machine}");
         Caller { proof: JoinProof::MachineToken(machine), ..Caller::named(&name, Role::Worker, from) }
     }
 
-    /// A worker that joined before, by what it was given then.
-    pub(super) fn former(entry: Option<Arc<Entry>>, ticket: &Secret, from: IpAddr) -> Caller {
-        let proof = JoinProof::PreviousToken(ticket.hash());
+    /// A worker that joins again, by the credential of its earlier join.
+    pub(super) fn former(entry: Option<Arc<Entry>>, credential: &Secret, from: IpAddr) -> Caller {
+        let proof = JoinProof::PreviousToken(credential.hash());
         Caller { entry, proof, ..Caller::named("a worker", Role::Worker, from) }
     }
 
@@ -61,12 +61,12 @@ impl Caller {
         Caller { entry: Some(entry), ..caller }
     }
 
-    /// A worker that joined with this token, or when nobody needed one.
+    /// A worker that joined with this token, or when none was needed.
     pub(super) fn joined(entry: Option<Arc<Entry>>, from: IpAddr) -> Caller {
         Caller { entry, is_joined: true, ..Caller::named("a worker", Role::Worker, from) }
     }
 
-    /// The tenant that a submission of this caller belongs to; whoever belongs to one cannot speak for another.
+    /// The tenant of this caller's submission; a caller of one tenant cannot submit for another.
     pub fn tenant(&self, asked: Option<&Tenant>) -> Result<Tenant, ApiError> {
         match (&self.tenant, asked) {
             (Some(own), Some(asked)) if own != asked => {
@@ -79,17 +79,17 @@ impl Caller {
         }
     }
 
-    /// Whether it may know of something that belongs to this tenant; if not, it is told that there is nothing (404).
+    /// Whether it may see this tenant's jobs; if not, the answer is 404.
     pub fn may_see(&self, tenant: &Tenant) -> bool {
         self.tenant.as_ref().is_none_or(|own| own == tenant)
     }
 
-    /// To what a listing is narrowed; nothing if it is not.
+    /// The only tenant it may see; `None` if it may see all.
     pub fn only(&self) -> Option<&Tenant> {
         self.tenant.as_ref()
     }
 
-    /// To whose a listing is narrowed, if it was asked for somebody's; whoever belongs to a tenant sees its own.
+    /// The tenant of a listing: the requested one, or the caller's own if it belongs to one.
     pub fn narrowed(&self, asked: Option<Tenant>) -> Result<Option<Tenant>, ApiError> {
         match &self.tenant {
             Some(_) => self.tenant(asked.as_ref()).map(Some),
@@ -101,28 +101,28 @@ impl Caller {
         self.role
     }
 
-    /// Whether it is a worker that goes by what it was given when it joined.
+    /// Whether it is a worker with the credential of its join.
     pub(in crate::http) fn is_joined(&self) -> bool {
         self.is_joined
     }
 
-    /// Whether nobody was asked who it is.
+    /// Whether it is a caller without a token, where none is needed.
     pub(in crate::http) fn is_anyone(&self) -> bool {
         &*self.name == ANYONE && self.entry.is_none()
     }
 
-    /// Whether it joins again, with what it was given before.
+    /// Whether it joins again, with the credential of an earlier join.
     pub(super) fn is_former(&self) -> bool {
         matches!(self.proof, JoinProof::PreviousToken(_))
     }
 
-    /// How it has shown who it is.
+    /// How it has proved its identity.
     pub(in crate::http) fn proof(&self) -> JoinProof {
         self.proof.clone()
     }
 
     /// Whether it may join under this name, on this machine. A machine's own token is for its own workers: `gpus-1` and
-    /// whatever begins with `gpus-1-`.
+    /// names that begin with `gpus-1-`.
     pub(in crate::http) fn may_join_as(
         &self,
         worker: &WorkerId,
@@ -143,9 +143,9 @@ impl Caller {
         Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message))
     }
 
-    /// What a worker that joins goes by from then on; it ends with the token it joins with.
-    pub(in crate::http) fn ticket(&self) -> Result<String, RngError> {
-        draw_ticket(self.entry.as_ref().map(|entry| entry.token.id.as_str()))
+    /// A new credential for a worker that joins; it is valid as long as the token it joins with.
+    pub(in crate::http) fn new_credential(&self) -> Result<String, RngError> {
+        create_credential(self.entry.as_ref().map(|entry| entry.token.id.as_str()))
     }
 
     pub(super) fn counted(&self) -> Counted {
@@ -165,7 +165,7 @@ impl Caller {
         self.entry.as_ref().is_some_and(|entry| entry.first_used_at().is_some_and(|at| at < since))
     }
 
-    /// Until the token is revoked or has expired; for ever without one.
+    /// Returns when the token is revoked or has expired; never without one.
     pub async fn revoked(&self, clock: Clock) {
         match &self.entry {
             Some(entry) => entry.ended(clock).await,
@@ -186,8 +186,8 @@ impl FromRequestParts<Context> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &Context) -> Result<Self, ApiError> {
-        let message = "nobody looked at who asks";
-        let unasked = || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
-        parts.extensions.get().cloned().ok_or_else(unasked)
+        let message = "access was not checked";
+        let unchecked = || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
+        parts.extensions.get().cloned().ok_or_else(unchecked)
     }
 }

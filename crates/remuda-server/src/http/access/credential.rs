@@ -1,6 +1,6 @@
-//! Where a request carries its token: `Authorization: Bearer`, `Basic` with the token as the password (what a browser asks
-//! for by itself), or an offered protocol of a WebSocket. Never in the address, which ends up in logs and histories, and
-//! never in a cookie, which a browser sends along with what others make it ask for.
+//! Where a request carries its token: `Authorization: Bearer`, `Basic` with the token as the password (which browsers ask
+//! for), or an offered protocol of a WebSocket. Never in the address, which ends up in logs and histories, and never in a
+//! cookie, which a browser sends with requests that other pages cause.
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use base64::Engine as _;
@@ -9,10 +9,10 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 
 use remuda_net::secret::Secret;
 
-/// Before the token, among the protocols that a WebSocket offers.
+/// The prefix of a token among the protocols that a WebSocket offers.
 const PROTOCOL: &str = "remuda.token.";
 
-/// What a page offers beside the token, and is answered with.
+/// The protocol that a page offers in addition to the token, and that the answer selects.
 pub(super) const REMUDA: HeaderValue = HeaderValue::from_static("remuda");
 
 pub(super) fn offers_remuda(headers: &HeaderMap) -> bool {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_found_in_each_of_its_places_and_in_no_other() {
+    fn token_is_read_from_three_places_only() {
         check(header::AUTHORIZATION, "Bearer rmd_1_2", Some("rmd_1_2"));
         check(header::AUTHORIZATION, "bearer  rmd_1_2 ", Some("rmd_1_2"));
         check(header::AUTHORIZATION, "Basic YW5uYTpybWRfMV8y", Some("rmd_1_2"));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_is_read_as_it_was_written() {
+    fn base64_is_decoded() {
         for (text, expected) in
             [("", ""), ("Zg==", "f"), ("Zm8=", "fo"), ("Zm9v", "foo"), ("Zm9vYmFy", "foobar")]
         {

@@ -1,5 +1,5 @@
-//! How much one may ask: requests a second, streams at a time, wrong tokens before one is not listened to any more. What
-//! is counted is bounded too: a flood from many addresses must not fill the memory.
+//! Rate limits: requests a second, open streams, wrong tokens before a lockout. The counters are bounded too: a flood from
+//! many addresses must not fill the memory.
 
 use std::collections::HashMap;
 use std::hash::Hash as Key;
@@ -13,19 +13,19 @@ use remuda_core::time::Timestamp;
 
 use super::super::ApiError;
 
-/// What strangers may ask for where nothing is set; whoever is on this machine may ask for as much as it likes.
+/// Default limits for other machines; requests from this machine are not limited by default.
 const REQUESTS_PER_SECOND: usize = 200;
 const STREAMS: usize = 64;
-/// A burst may be as much as comes together in so many seconds.
+/// A burst may use the requests of this many seconds.
 const BURST_SECONDS: f64 = 5.0;
-/// So many different wrong tokens from one address within `WRONG_WITHIN` are no mistake.
+/// This many different wrong tokens from one address within `WRONG_WITHIN` are an attack.
 const WRONGS_MAX: usize = 20;
 const WRONG_WITHIN: Duration = Duration::from_secs(60);
 const LOCKED_FOR: Duration = Duration::from_secs(60);
-/// Addresses and tokens that are kept count of.
+/// Counted addresses and tokens.
 const COUNTED_MAX: usize = 10_000;
 
-/// Who is counted: a token, or an address where there is none.
+/// What is counted: a token, or an address where there is none.
 #[derive(Clone, Debug, PartialEq, Eq, Key)]
 pub(super) enum Counted {
     Token(Arc<str>),
@@ -34,7 +34,7 @@ pub(super) enum Counted {
 
 #[derive(Debug)]
 pub(super) struct Guard {
-    /// As set; nothing means as much as is usual.
+    /// As configured; `None` means the default.
     pub(super) requests_per_second: usize,
     pub(super) streams_max: usize,
     buckets: Mutex<HashMap<Counted, Bucket>>,
@@ -42,14 +42,14 @@ pub(super) struct Guard {
     streams: Arc<Mutex<HashMap<Counted, usize>>>,
 }
 
-/// Requests that may still be made at once.
+/// A token bucket.
 #[derive(Debug)]
 struct Bucket {
     left: f64,
     at: Timestamp,
 }
 
-/// Wrong tokens of one address: different ones, as a worker that was not told of a new token is no thief.
+/// Different wrong tokens of one address: a worker that repeats one outdated token is no attacker.
 #[derive(Debug, Default)]
 struct Wrongs {
     seen: Vec<Hash>,
@@ -57,7 +57,7 @@ struct Wrongs {
     locked_at: Option<Timestamp>,
 }
 
-/// A stream that is open; over when it is dropped.
+/// An open stream; dropping it returns its permit.
 #[derive(Debug)]
 pub(super) struct Stream {
     streams: Arc<Mutex<HashMap<Counted, usize>>>,
@@ -70,13 +70,13 @@ impl Guard {
         Guard { requests_per_second, streams_max, buckets, wrongs, streams }
     }
 
-    /// Counts a request, or says when to come back.
+    /// Counts a request, or returns when to retry.
     pub(super) fn request(&self, whose: Counted, from: IpAddr, now: Timestamp) -> Result<(), ApiError> {
         let Some(rate) = usual(self.requests_per_second, REQUESTS_PER_SECOND, from) else { return Ok(()) };
         let (rate, mut buckets) = (rate as f64, locked(&self.buckets));
         let burst = (rate * BURST_SECONDS).max(1.0);
         if buckets.len() >= COUNTED_MAX && !buckets.contains_key(&whose) {
-            // Whoever has not asked for so long has all of its requests left anyway.
+            // A caller that was idle for so long has a full bucket anyway.
             buckets.retain(|_, bucket| now.since(bucket.at).as_secs_f64() < BURST_SECONDS);
         }
         if buckets.len() >= COUNTED_MAX && !buckets.contains_key(&whose) {
@@ -96,7 +96,7 @@ impl Guard {
         Ok(())
     }
 
-    /// Since when nobody new is listened to from there, and for how long still.
+    /// Since when the address is locked out, and for how long still.
     pub(super) fn locked_since(&self, from: IpAddr, now: Timestamp) -> Option<(Timestamp, Duration)> {
         let wrongs = locked(&self.wrongs);
         let locked_at = wrongs.get(&network(from))?.locked_at?;
@@ -104,7 +104,7 @@ impl Guard {
         (!left.is_zero()).then_some((locked_at, left))
     }
 
-    /// Counts a wrong token; whether it was one too many.
+    /// Counts a wrong token; returns whether it starts a lockout.
     pub(super) fn wrong(&self, from: IpAddr, token: Hash, now: Timestamp) -> bool {
         let mut wrongs = locked(&self.wrongs);
         if wrongs.len() >= COUNTED_MAX {
@@ -127,7 +127,7 @@ impl Guard {
         false
     }
 
-    /// A place for a stream, if there is one left.
+    /// A permit for a stream, if one is left.
     pub(super) fn stream(&self, whose: Counted, from: IpAddr) -> Result<Stream, ApiError> {
         let most = usual(self.streams_max, STREAMS, from).unwrap_or(usize::MAX);
         let mut streams = locked(&self.streams);
@@ -156,7 +156,7 @@ impl Drop for Stream {
     }
 }
 
-/// What is set; else what is usual, which is no limit at all on this machine.
+/// The configured limit, else the default, which is none for this machine.
 pub(in crate::http) fn usual(set: usize, usual: usize, from: IpAddr) -> Option<usize> {
     match set {
         0 => (!from.to_canonical().is_loopback()).then_some(usual),
@@ -164,7 +164,7 @@ pub(in crate::http) fn usual(set: usize, usual: usize, from: IpAddr) -> Option<u
     }
 }
 
-/// Whose address it is: with IPv6 one has a network of 2⁶⁴ of them.
+/// The address that is counted: an IPv6 client has a network of 2⁶⁴ addresses.
 pub(in crate::http) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -192,14 +192,14 @@ mod tests {
         Timestamp::from_millis(1_000_000 + seconds * 1000)
     }
 
-    /// How many of a thousand requests at once are let through.
+    /// How many of a thousand simultaneous requests are admitted.
     fn let_through(guard: &Guard, whose: &Counted, from: IpAddr, now: Timestamp) -> usize {
         (0..1000).filter(|_| guard.request(whose.clone(), from, now).is_ok()).count()
     }
 
     /// Faults: B10.
     #[test]
-    fn a_burst_is_let_through_and_then_so_many_a_second() {
+    fn burst_is_admitted_and_then_a_steady_rate() {
         let guard = Guard::new(10, 0);
         let (anna, ben) = (Counted::Token("anna".into()), Counted::Token("ben".into()));
         assert_eq!(let_through(&guard, &anna, HERE, at(0)), 50);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_setting_only_strangers_are_counted() {
+    fn without_a_setting_only_other_machines_are_limited() {
         let guard = Guard::new(0, 0);
         assert_eq!(let_through(&guard, &Counted::Address(HERE), HERE, at(0)), 1000);
         assert_eq!(let_through(&guard, &Counted::Address(THERE), THERE, at(0)), 1000);
@@ -236,7 +236,7 @@ mod tests {
 
     /// Faults: X9.
     #[test]
-    fn guesses_that_take_their_time_lock_nobody_out() {
+    fn slow_guesses_cause_no_lockout() {
         let guard = Guard::new(0, 0);
         for number in 0..10 * WRONGS_MAX {
             let now = at(number as u64 * 4);
@@ -246,7 +246,7 @@ mod tests {
 
     /// Faults: X13.
     #[test]
-    fn each_has_so_many_streams_and_gets_them_back() {
+    fn streams_are_limited_and_returned() {
         let guard = Guard::new(0, 2);
         let (anna, ben) = (Counted::Token("anna".into()), Counted::Token("ben".into()));
         let first = guard.stream(anna.clone(), HERE).unwrap();
@@ -259,7 +259,7 @@ mod tests {
 
     /// Faults: X9, X13.
     #[test]
-    fn what_is_counted_stays_bounded() {
+    fn counters_stay_bounded() {
         let guard = Guard::new(1, 0);
         for number in 0..3 * COUNTED_MAX {
             let from = IpAddr::V4(std::net::Ipv4Addr::from_bits(number as u32));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_is_one() {
+    fn ipv6_network_counts_as_one_address() {
         let [a, b, c]: [IpAddr; 3] =
             ["2001:db8::1", "2001:db8::2:1", "2001:db8:0:1::1"].map(|it| it.parse().unwrap());
         assert!(network(a) == network(b) && network(a) != network(c));

@@ -1,5 +1,5 @@
-//! What a browser says of where a request comes from. A page of somebody else's must not reach a plane through the
-//! browser of whoever looks at it: not by asking from another origin, and not by giving its own name our address.
+//! Host and Origin checks. A foreign page must not reach the plane through the browser that shows it: neither by requests
+//! from another origin, nor by pointing its own host name at our address (DNS rebinding).
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,14 +12,14 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 #[derive(Clone, Debug)]
 pub(super) struct Origins {
     pub(super) listen: SocketAddr,
-    /// Names besides our own that requests may be for.
+    /// Further host names that requests may use.
     pub(super) hosts: Vec<String>,
-    /// Origins besides our own that requests may come from.
+    /// Further origins that requests may come from.
     pub(super) origins: Vec<String>,
 }
 
 impl Origins {
-    /// The origin to be told that it may, if it is another that is allowed.
+    /// Checks a request; returns the origin for the CORS headers if it is an allowed foreign one.
     pub(super) fn check(
         &self,
         method: &Method,
@@ -27,7 +27,7 @@ impl Origins {
         is_open: bool,
     ) -> Result<Option<HeaderValue>, ApiError> {
         let host = text(headers, &header::HOST)?;
-        // No browser leaves it out.
+        // Every browser sends it.
         if let Some(host) = host.filter(|host| !self.is_ours(host, is_open)) {
             let name: String = name(host).chars().take(100).collect();
             let message = format!(
@@ -56,8 +56,8 @@ impl Origins {
         Ok(None)
     }
 
-    /// Whether a request for this host is meant for us. Who would turn a name of its own into our address has one with
-    /// a dot in it; a plane that asks for tokens has nothing to fear from that.
+    /// Whether the host is one of ours. DNS rebinding needs a name with a dot in it; a plane that requires tokens is safe
+    /// from it.
     fn is_ours(&self, host: &str, is_open: bool) -> bool {
         let name = name(host);
         let address: Option<IpAddr> = name.trim_matches(['[', ']']).parse().ok();
@@ -74,13 +74,13 @@ impl Origins {
     }
 }
 
-/// What an allowed origin is told in answer to its question whether it may ask.
-pub(super) fn allowed(headers: &mut HeaderMap, origin: HeaderValue, is_question: bool) {
+/// Adds the CORS headers for an allowed origin, with those of a preflight request if it is one.
+pub(super) fn allowed(headers: &mut HeaderMap, origin: HeaderValue, is_preflight: bool) {
     headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.append(header::VARY, HeaderValue::from_static("Origin"));
     let exposed = HeaderValue::from_static("Location, Retry-After, ETag, Content-Range");
     headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
-    if is_question {
+    if is_preflight {
         let methods = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE");
         headers.insert(header::ACCESS_CONTROL_ALLOW_METHODS, methods);
         let sent = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Range, Comfy-User";
@@ -117,7 +117,12 @@ mod tests {
         Origins { listen, hosts: vec!["plane.example.org".to_owned()], origins }
     }
 
-    fn asked(plane: &Origins, method: &str, headers: &[(&str, &str)], is_open: bool) -> Option<&'static str> {
+    fn refusal(
+        plane: &Origins,
+        method: &str,
+        headers: &[(&str, &str)],
+        is_open: bool,
+    ) -> Option<&'static str> {
         let pairs = headers.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()));
         let checked = plane.check(&method.parse().unwrap(), &pairs.collect(), is_open);
         checked.err().map(|problem| problem.code)
@@ -125,19 +130,19 @@ mod tests {
 
     /// Faults: X8.
     #[test]
-    fn on_loopback_only_our_own_names_are_answered_to() {
+    fn loopback_plane_answers_to_its_own_names_only() {
         let plane = plane("127.0.0.1:8288");
         let ours =
             ["127.0.0.1:8288", "localhost:8288", "LOCALHOST", "[::1]:8288", "a.localhost", "127.9.9.9"];
         for host in ours.into_iter().chain(["plane.example.org", "plane.example.org:443"]) {
-            assert_eq!(asked(&plane, "GET", &[("host", host)], true), None, "{host}");
+            assert_eq!(refusal(&plane, "GET", &[("host", host)], true), None, "{host}");
         }
         for host in
             ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8288", "10.0.0.1", "plane"]
         {
             for is_open in [true, false] {
                 assert_eq!(
-                    asked(&plane, "GET", &[("host", host)], is_open),
+                    refusal(&plane, "GET", &[("host", host)], is_open),
                     Some("host_not_allowed"),
                     "{host}"
                 );
@@ -147,21 +152,17 @@ mod tests {
 
     /// Faults: X8.
     #[test]
-    fn an_open_plane_beyond_loopback_is_not_reached_by_a_name_that_was_turned() {
+    fn open_plane_beyond_loopback_resists_dns_rebinding() {
         let mut plane = plane("0.0.0.0:8288");
         for host in ["10.0.0.7:8288", "plane:8288", "plane.example.org"] {
-            assert_eq!(asked(&plane, "GET", &[("host", host)], true), None, "{host}");
+            assert_eq!(refusal(&plane, "GET", &[("host", host)], true), None, "{host}");
         }
-        assert_eq!(
-            asked(&plane, "GET", &[("host", "10.0.0.7")], false),
-            None,
-            "whoever looks after it has no name"
-        );
-        assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], true), Some("host_not_allowed"));
-        assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], false), Some("host_not_allowed"));
+        assert_eq!(refusal(&plane, "GET", &[("host", "10.0.0.7")], false), None, "operators use its address");
+        assert_eq!(refusal(&plane, "GET", &[("host", "evil.example")], true), Some("host_not_allowed"));
+        assert_eq!(refusal(&plane, "GET", &[("host", "evil.example")], false), Some("host_not_allowed"));
         plane.hosts.clear();
         assert_eq!(
-            asked(&plane, "GET", &[("host", "any.example")], false),
+            refusal(&plane, "GET", &[("host", "any.example")], false),
             None,
             "tokens keep strangers out"
         );
@@ -169,7 +170,7 @@ mod tests {
 
     /// Faults: X8.
     #[test]
-    fn pages_of_others_are_not_answered() {
+    fn pages_of_other_origins_are_refused() {
         let plane = plane("127.0.0.1:8288");
         let host = ("host", "127.0.0.1:8288");
         for (origin, expected) in [
@@ -180,12 +181,12 @@ mod tests {
             ("null", Some("origin_not_allowed")),
         ] {
             for method in ["GET", "POST"] {
-                assert_eq!(asked(&plane, method, &[host, ("origin", origin)], true), expected, "{origin}");
+                assert_eq!(refusal(&plane, method, &[host, ("origin", origin)], true), expected, "{origin}");
             }
         }
         let cross = [host, ("sec-fetch-site", "cross-site")];
-        assert_eq!(asked(&plane, "POST", &cross, true), Some("origin_not_allowed"));
-        assert_eq!(asked(&plane, "GET", &cross, true), None, "a link somewhere changes nothing");
-        assert_eq!(asked(&plane, "POST", &[host, ("sec-fetch-site", "same-origin")], true), None);
+        assert_eq!(refusal(&plane, "POST", &cross, true), Some("origin_not_allowed"));
+        assert_eq!(refusal(&plane, "GET", &cross, true), None, "following a link changes nothing");
+        assert_eq!(refusal(&plane, "POST", &[host, ("sec-fetch-site", "same-origin")], true), None);
     }
 }

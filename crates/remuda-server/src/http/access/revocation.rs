@@ -1,4 +1,4 @@
-//! What is open for long ends when its token does: a stream of events, a socket, a worker's line.
+//! Long-lived answers end with their token: event streams, WebSockets, held beats.
 
 use axum::body::Body;
 use axum::http::{StatusCode, header};
@@ -9,8 +9,8 @@ use super::super::ApiError;
 use super::{AccessControl, Caller, RequestInfo, credential};
 use remuda_net::clock::Clock;
 
-/// The answer, unless the token ends before it comes; a stream of events or a socket lasts no longer than the token
-/// either, and counts against what one may have open.
+/// The answer, unless the token ends first. An event stream or a WebSocket ends with its token too, and counts against
+/// the limit of open streams.
 pub(super) async fn until_revoked(
     access: &AccessControl,
     request_info: &RequestInfo,
@@ -32,8 +32,8 @@ pub(super) async fn until_revoked(
     if !kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
         return response;
     }
-    let place = match access.guard.stream(caller.counted(), caller.from) {
-        Ok(place) => place,
+    let permit = match access.guard.stream(caller.counted(), caller.from) {
+        Ok(permit) => permit,
         Err(problem) => return problem.into_response(),
     };
     let caller = caller.clone();
@@ -41,7 +41,7 @@ pub(super) async fn until_revoked(
         let revoked = async move { caller.revoked(clock).await };
         let pieces = body.into_data_stream().take_until(Box::pin(revoked));
         Body::from_stream(pieces.map(move |piece| {
-            let _held = &place;
+            let _permit = &permit;
             piece
         }))
     })
@@ -54,21 +54,21 @@ fn socket(
     clock: Clock,
     mut response: Response,
 ) -> Response {
-    let place = match access.guard.stream(caller.counted(), caller.from) {
-        Ok(place) => place,
+    let permit = match access.guard.stream(caller.counted(), caller.from) {
+        Ok(permit) => permit,
         Err(problem) => return problem.into_response(),
     };
-    if request_info.speaks_remuda {
-        // A browser goes on only if one of the protocols it offered is chosen, and the token is none to be repeated.
+    if request_info.offers_remuda {
+        // A browser connects only if one of its offered protocols is selected, and the token must not be echoed.
         response.headers_mut().entry(header::SEC_WEBSOCKET_PROTOCOL).or_insert(credential::REMUDA);
     }
-    if let Some(line) = request_info.line.clone() {
+    if let Some(connection) = request_info.connection.clone() {
         let caller = caller.clone();
         tokio::spawn(async move {
-            let _held = place;
+            let _permit = permit;
             tokio::select! {
-                () = caller.revoked(clock) => line.cut(),
-                () = line.over() => {}
+                () = caller.revoked(clock) => connection.cut(),
+                () = connection.over() => {}
             }
         });
     }

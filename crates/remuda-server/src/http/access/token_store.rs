@@ -1,5 +1,5 @@
-//! Tokens: who may do what, until when. All of them are in memory, so that a request costs no look into the store and a
-//! revoked one is gone for the very next request; only their hashes are kept.
+//! Tokens: role, tenant, expiry. All of them are in memory, so that a request reads nothing from the store and a revoked
+//! token is refused from the next request on; only their hashes are stored.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,23 +19,23 @@ use tokio::sync::watch;
 use remuda_net::clock::Clock;
 use remuda_net::secret::{RngError, Secret, constant_time_eq, random_hex};
 
-/// What every token begins with, so that one that leaked can be found by looking for it.
+/// The prefix of every token, so that secret scanners find leaked ones.
 const PREFIX: &str = "rmd_";
-/// What a worker is given when it joins begins with this, then says by which token it joined.
-const TICKET_PREFIX: &str = "rmw_";
-/// Of a worker that joined when nobody needed a token, or with one that is in no list.
+/// The prefix of worker credentials; the id of the token used for the join follows.
+const CREDENTIAL_PREFIX: &str = "rmw_";
+/// In credentials of workers that joined without a token, or with one that is in no list.
 const NO_TOKEN: &str = "0";
 const ID_BYTES: usize = 6;
 /// 256 bits.
 const SECRET_BYTES: usize = 32;
 const NAME_CHARS_MAX: usize = 100;
-/// More than people keep apart; all of them are in memory.
+/// All tokens are in memory; more than this is a mistake.
 pub(super) const TOKENS_MAX: usize = 10_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Submits, looks at and cancels the jobs of one tenant.
+    /// Submits, reads and cancels the jobs of one tenant.
     Client,
     /// Joins as a worker.
     Worker,
@@ -70,18 +70,18 @@ impl FromStr for Role {
     }
 }
 
-/// A token that is asked for.
+/// A request for a new token.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
     pub role: Role,
-    /// Whose jobs a client may see and submit.
+    /// The tenant of a client.
     #[serde(default)]
     pub tenant: Option<Tenant>,
-    /// What people call it.
+    /// A name for people.
     #[serde(default)]
     pub name: Option<String>,
-    /// The only names a worker may join under; any if there are none.
+    /// The names a worker may join under; any if empty.
     #[serde(default)]
     pub workers: Vec<WorkerId>,
     #[serde(default)]
@@ -110,7 +110,7 @@ pub enum BadToken {
 }
 
 impl Token {
-    /// Makes one; the secret is known to nobody once it is dropped.
+    /// Creates a token; its secret is not stored anywhere.
     pub fn make(wanted: TokenRequest, now: Timestamp) -> Result<(Token, Secret), BadToken> {
         let unfit = |why: &str| Err(BadToken::Unfit(why.to_owned()));
         let tenant = match (wanted.role, wanted.tenant) {
@@ -142,7 +142,7 @@ impl Token {
         ))
     }
 
-    /// As it is stored. It does not expire there: a plane whose last token has expired must not be open to everyone.
+    /// The stored form. It does not expire in the store: a plane whose last token has expired must not become open.
     pub fn document(&self) -> serde_json::Result<Document> {
         Ok(Document {
             collection: Collection::Token,
@@ -154,7 +154,7 @@ impl Token {
         })
     }
 
-    pub(super) fn is_opened_by(&self, secret: &Secret) -> bool {
+    pub(super) fn matches(&self, secret: &Secret) -> bool {
         constant_time_eq(&self.hash, &secret.hash())
     }
 
@@ -162,7 +162,7 @@ impl Token {
         self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
 
-    /// As people and programs see it: nothing that opens anything.
+    /// For answers: without any secret.
     pub fn shown(&self, now: Timestamp) -> Value {
         json!({
             "id": self.id,
@@ -177,7 +177,7 @@ impl Token {
     }
 }
 
-/// A token, when it was used since the plane began, and whether it still counts.
+/// A token, when it was used since the plane started, and whether it was revoked.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) token: Token,
@@ -192,7 +192,7 @@ impl Entry {
         Entry { token, first_used_at, used_at, is_struck: watch::Sender::new(false) }
     }
 
-    /// One that is in no list and has no end.
+    /// A token that is in no list and never expires.
     pub(super) fn fixed(name: &str, role: Role, secret: &Secret) -> Arc<Entry> {
         let (id, name, hash) = (NO_TOKEN.to_owned(), name.to_owned(), secret.hash());
         let (tenant, workers, created_at) = (None, Vec::new(), Timestamp::ZERO);
@@ -214,7 +214,7 @@ impl Entry {
         Some(Timestamp::from_millis(self.used_at.load(Ordering::Relaxed)))
     }
 
-    /// Until it is struck from the book, or its time is over.
+    /// Returns when it is revoked or expires.
     pub(super) async fn ended(&self, clock: Clock) {
         let mut struck = self.is_struck.subscribe();
         let expires_at = self.token.expires_at.unwrap_or(Timestamp::NEVER);
@@ -227,16 +227,16 @@ impl Entry {
     }
 }
 
-/// All tokens there are.
+/// All tokens.
 #[derive(Debug, Default)]
 pub(super) struct TokenStore(HashMap<String, Arc<Entry>>);
 
 impl TokenStore {
-    pub(super) fn enter(&mut self, token: Token) {
+    pub(super) fn insert(&mut self, token: Token) {
         self.0.insert(token.id.clone(), Arc::new(Entry::new(token)));
     }
 
-    pub(super) fn strike(&mut self, id: &str) {
+    pub(super) fn revoke(&mut self, id: &str) {
         if let Some(entry) = self.0.remove(id) {
             entry.is_struck.send_replace(true);
         }
@@ -250,7 +250,7 @@ impl TokenStore {
         self.0.len()
     }
 
-    /// In the order they were made.
+    /// In the order of their creation.
     pub(super) fn all(&self) -> Vec<Arc<Entry>> {
         let mut all: Vec<_> = self.0.values().cloned().collect();
         all.sort_by(|a, b| (a.token.created_at, &a.token.id).cmp(&(b.token.created_at, &b.token.id)));
@@ -262,18 +262,18 @@ impl TokenStore {
         self.0.values().filter(|entry| is_admin(&entry.token)).count()
     }
 
-    /// The one this secret belongs to, if it is good now. The part that is looked up by opens nothing.
+    /// The token with this secret, if it is valid now. The id by which it is looked up is not secret.
     pub(super) fn find(&self, secret: &Secret, now: Timestamp) -> Option<Arc<Entry>> {
         let (id, _) = secret.reveal().strip_prefix(PREFIX)?.split_once('_')?;
         let entry = self.0.get(id)?;
-        let is_good = entry.token.is_opened_by(secret) && !entry.token.has_expired(now);
+        let is_good = entry.token.matches(secret) && !entry.token.has_expired(now);
         is_good.then(|| entry.clone())
     }
 
-    /// Whether a worker that was given this may still go by it: the token it joined with is good, which comes with the
-    /// answer, or it needed none. That the ticket is the worker's own is for the plane to say.
-    pub(super) fn honours(&self, ticket: &str, now: Timestamp) -> Option<Option<Arc<Entry>>> {
-        let (id, _) = ticket.strip_prefix(TICKET_PREFIX)?.split_once('_')?;
+    /// Whether a worker credential is still valid: the token of its join is valid and returned, or none was needed. The plane
+    /// checks that the credential is the worker's own.
+    pub(super) fn accept_credential(&self, credential: &str, now: Timestamp) -> Option<Option<Arc<Entry>>> {
+        let (id, _) = credential.strip_prefix(CREDENTIAL_PREFIX)?.split_once('_')?;
         if id == NO_TOKEN {
             return Some(None);
         }
@@ -282,15 +282,14 @@ impl TokenStore {
     }
 }
 
-/// What a worker goes by once it has joined. It names the token it joined with, so that both end together.
-pub(super) fn draw_ticket(token: Option<&str>) -> Result<String, RngError> {
-    Ok(format!("{TICKET_PREFIX}{}_{}", token.unwrap_or(NO_TOKEN), random_hex(SECRET_BYTES)?))
+/// Creates the credential of a worker that joins. It names the token of the join, so that both end together.
+pub(super) fn create_credential(token: Option<&str>) -> Result<String, RngError> {
+    Ok(format!("{CREDENTIAL_PREFIX}{}_{}", token.unwrap_or(NO_TOKEN), random_hex(SECRET_BYTES)?))
 }
 
-/// Whether it looks like something a worker is given when it joins, rather than like a token; an admin's may look like
-/// anything else.
-pub(super) fn is_ticket(text: &str) -> bool {
-    text.starts_with(TICKET_PREFIX)
+/// Whether a text looks like a worker credential rather than a token; a configured admin token may look like anything.
+pub(super) fn is_credential(text: &str) -> bool {
+    text.starts_with(CREDENTIAL_PREFIX)
 }
 
 #[cfg(test)]
@@ -306,42 +305,46 @@ mod tests {
 
     /// Faults: X3, X9.
     #[test]
-    fn a_token_opens_as_it_was_given_and_is_kept_only_as_a_hash() {
+    fn token_is_accepted_by_its_secret_and_stored_as_a_hash() {
         let (token, secret) = Token::make(wanted(Role::Client), NOW).unwrap();
         assert!(secret.reveal().starts_with("rmd_") && secret.reveal().len() == 4 + 12 + 1 + 64);
         let document = token.document().unwrap();
         let hidden = secret.reveal().rsplit('_').next().unwrap();
         assert!(!format!("{document:?} {token:?}").contains(hidden));
-        let mut book = TokenStore::default();
-        book.enter(serde_json::from_str(document.body.get()).unwrap());
-        assert_eq!(book.find(&secret, NOW).unwrap().token.id, token.id);
+        let mut tokens = TokenStore::default();
+        tokens.insert(serde_json::from_str(document.body.get()).unwrap());
+        assert_eq!(tokens.find(&secret, NOW).unwrap().token.id, token.id);
         let mut almost = secret.reveal().to_owned();
         almost.pop();
         for wrong in [almost.as_str(), "rmd_", "rmd__", "", hidden, &format!("{almost}g")] {
-            assert!(book.find(&Secret::new(wrong), NOW).is_none(), "{wrong}");
+            assert!(tokens.find(&Secret::new(wrong), NOW).is_none(), "{wrong}");
         }
-        book.strike(&token.id);
-        assert!(book.find(&secret, NOW).is_none());
+        tokens.revoke(&token.id);
+        assert!(tokens.find(&secret, NOW).is_none());
     }
 
     #[test]
-    fn a_token_ends_when_it_said_it_would_and_so_does_who_joined_by_it() {
+    fn token_expires_and_so_do_credentials_of_its_joins() {
         let mut wanted = wanted(Role::Worker);
         wanted.expires_seconds = Some(60);
         let (token, secret) = Token::make(wanted, NOW).unwrap();
-        let ticket = draw_ticket(Some(&token.id)).unwrap();
-        let mut book = TokenStore::default();
-        book.enter(token);
+        let credential = create_credential(Some(&token.id)).unwrap();
+        let mut tokens = TokenStore::default();
+        tokens.insert(token);
         let (before, after) = (NOW.plus(Duration::from_secs(59)), NOW.plus(Duration::from_secs(60)));
-        assert!(book.find(&secret, before).is_some() && book.honours(&ticket, before).is_some());
-        assert!(book.find(&secret, after).is_none() && book.honours(&ticket, after).is_none());
-        assert!(!book.is_empty(), "an expired token does not open the plane to everyone");
-        assert!(book.honours(&draw_ticket(None).unwrap(), after).is_some());
-        assert!(book.honours("anything", after).is_none());
+        assert!(
+            tokens.find(&secret, before).is_some() && tokens.accept_credential(&credential, before).is_some()
+        );
+        assert!(
+            tokens.find(&secret, after).is_none() && tokens.accept_credential(&credential, after).is_none()
+        );
+        assert!(!tokens.is_empty(), "an expired token does not open the plane to everyone");
+        assert!(tokens.accept_credential(&create_credential(None).unwrap(), after).is_some());
+        assert!(tokens.accept_credential("anything", after).is_none());
     }
 
     #[test]
-    fn what_makes_no_sense_is_no_token() {
+    fn invalid_token_requests_are_refused() {
         let mut stranger = wanted(Role::Client);
         stranger.tenant = None;
         let mut bound = wanted(Role::Admin);

@@ -1,4 +1,4 @@
-//! Tokens over HTTP: make one, list them, revoke one. The secret is in the answer to whoever made it, and nowhere after.
+//! Tokens over HTTP: create, list, revoke. The secret is in the answer to the creation and nowhere else.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::super::path::Path;
 use super::super::{ApiError, Context};
 use super::token_store::{BadToken, Entry, TOKENS_MAX};
-use super::{About, Role, Token, TokenRequest};
+use super::{AuditTarget, Role, Token, TokenRequest};
 
 pub(in crate::http) async fn create(
     State(context): State<Context>,
@@ -22,13 +22,13 @@ pub(in crate::http) async fn create(
 ) -> Result<Response, ApiError> {
     let Json(wanted) = wanted?;
     let (access, now) = (&context.access, context.plane.clock.now());
-    let _alone = access.changing.lock().await;
+    let _serialised = access.changing.lock().await;
     if wanted.role != Role::Admin && !access.has_admin(now) {
-        let message = "the first token is an admin's: without one nobody could make or revoke any. \
+        let message = "the first token must be an admin's: without one no token could be created or revoked. \
                        Make it with `remuda token create --role admin`";
         return Err(ApiError::new(StatusCode::CONFLICT, "no_admin", message));
     }
-    if access.book().len() >= TOKENS_MAX {
+    if access.tokens().len() >= TOKENS_MAX {
         return Err(ApiError::invalid(format!("there are {TOKENS_MAX} tokens: revoke some first")));
     }
     let (token, secret) = Token::make(wanted, now)?;
@@ -36,10 +36,10 @@ pub(in crate::http) async fn create(
     context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
     let mut answer = token.shown(now);
     answer["token"] = secret.reveal().into();
-    let about = About(format!("{} ({} {})", token.name, token.role, token.id));
-    access.change(|book| book.enter(token));
+    let target = AuditTarget(format!("{} ({} {})", token.name, token.role, token.id));
+    access.change(|tokens| tokens.insert(token));
     let mut response = (StatusCode::CREATED, Json(answer)).into_response();
-    response.extensions_mut().insert(about);
+    response.extensions_mut().insert(target);
     Ok(response)
 }
 
@@ -50,21 +50,21 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Json<Value>
         shown["used_at"] = entry.used_at().map(|at| at.to_string()).into();
         shown
     };
-    let tokens: Vec<_> = context.access.book().all().into_iter().map(shown).collect();
+    let tokens: Vec<_> = context.access.tokens().all().into_iter().map(shown).collect();
     Json(json!({ "tokens": tokens, "is_open": context.access.is_open() }))
 }
 
-/// By its id or its name.
+/// By id or name.
 pub(in crate::http) async fn revoke(
     State(context): State<Context>,
     Path(which): Path<String>,
 ) -> Result<Response, ApiError> {
     let (access, now) = (&context.access, context.plane.clock.now());
-    let _alone = access.changing.lock().await;
-    let all = access.book().all();
-    let is_meant = |entry: &&Arc<Entry>| entry.token.id == which || entry.token.name == which;
-    let meant: Vec<_> = all.iter().filter(is_meant).collect();
-    let token = match meant[..] {
+    let _serialised = access.changing.lock().await;
+    let all = access.tokens().all();
+    let is_match = |entry: &&Arc<Entry>| entry.token.id == which || entry.token.name == which;
+    let matching: Vec<_> = all.iter().filter(is_match).collect();
+    let token = match matching[..] {
         [entry] => &entry.token,
         [] => {
             return Err(ApiError::not_found(format!(
@@ -72,7 +72,7 @@ pub(in crate::http) async fn revoke(
             )));
         }
         [..] => {
-            let ids: Vec<_> = meant.iter().map(|entry| entry.token.id.as_str()).collect();
+            let ids: Vec<_> = matching.iter().map(|entry| entry.token.id.as_str()).collect();
             let message =
                 format!("{} tokens are called {which:?}: name one by its id: {}", ids.len(), ids.join(", "));
             return Err(ApiError::new(StatusCode::CONFLICT, "ambiguous", message));
@@ -81,8 +81,8 @@ pub(in crate::http) async fn revoke(
     let is_last_admin = token.role == Role::Admin
         && !token.has_expired(now)
         && access.admin.is_none()
-        && access.book().admins(now) == 1;
-    // Where nobody needs a token, the last one may go: everybody is an admin then.
+        && access.tokens().admins(now) == 1;
+    // Where no token is needed, the last one may be revoked: every caller is an admin then.
     let would_open = access.may_be_open && all.len() == 1;
     if is_last_admin && !would_open {
         let message = "this is the last admin: make another first, with `remuda token create --role admin`";
@@ -93,9 +93,9 @@ pub(in crate::http) async fn revoke(
         .plane
         .request(PlaneEvent::DeleteDocument { collection: Collection::Token, id: id.clone() })
         .await?;
-    access.change(|book| book.strike(&id));
+    access.change(|tokens| tokens.revoke(&id));
     let mut response = Json(json!({ "id": id, "name": token.name, "revoked": true })).into_response();
-    response.extensions_mut().insert(About(format!("{} ({} {})", token.name, token.role, token.id)));
+    response.extensions_mut().insert(AuditTarget(format!("{} ({} {})", token.name, token.role, token.id)));
     Ok(response)
 }
 

@@ -1,21 +1,21 @@
-//! What the headers around a blob ask for and say.
+//! Request and response headers of blobs: ranges, ETags, content types, file names.
 
 use std::fmt::Write;
 
 use axum::http::{HeaderMap, HeaderName, header};
 use remuda_store::blobs::BlobHash;
 
-/// How much of a blob was asked for.
+/// The requested part of a blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Whole,
-    /// At least a byte.
+    /// At least one byte.
     Range {
         start: u64,
         length: u64,
     },
     OutOfRange,
-    /// Nothing: whoever asks has it.
+    /// Not modified: the client has it.
     Known,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn part(headers: &HeaderMap, hash: BlobHash, size: u64) -> Part {
     text(header::RANGE).map_or(Part::Whole, |range| read_range(range, size))
 }
 
-/// One range of bytes. Several, or other units, or nonsense may be answered with everything, and are.
+/// One range of bytes. Several ranges, other units and invalid ones are answered with the whole blob, as RFC 9110 allows.
 fn read_range(range: &str, size: u64) -> Part {
     let Some((start, end)) = range.trim().strip_prefix("bytes=").and_then(|range| range.split_once('-'))
     else {
@@ -61,7 +61,7 @@ fn read_range(range: &str, size: u64) -> Part {
     if start >= end { Part::OutOfRange } else { Part::Range { start, length: end - start } }
 }
 
-/// What a browser shows or plays without running anything; all else is bytes.
+/// Types that a browser shows or plays without running anything; everything else is bytes.
 const TYPES: &[(&str, &str)] = &[
     ("png", "image/png"),
     ("jpg", "image/jpeg"),
@@ -82,7 +82,7 @@ const TYPES: &[(&str, &str)] = &[
     ("txt", "text/plain; charset=utf-8"),
 ];
 
-/// Whether a browser may be told this type.
+/// Whether this type may be sent to a browser.
 pub(in crate::http) fn is_harmless(content_type: &str) -> bool {
     TYPES.iter().any(|(_, known)| *known == content_type)
 }
@@ -93,11 +93,11 @@ pub(in crate::http) fn content_type(name: Option<&str>) -> &'static str {
     known.map_or("application/octet-stream", |(_, content_type)| content_type)
 }
 
-/// As much of a name as file systems take.
+/// The longest name that file systems take.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Always to be saved, never to be opened in place. The name is for people: whatever could be a path, a header or
-/// invisible is taken out of it, and what older readers do not know is given as an escape beside it.
+/// A Content-Disposition that saves the file and never opens it in place. Path separators, control and invisible characters
+/// are removed from the name; names beyond ASCII are also given in the encoded form (`filename*`).
 pub(in crate::http) fn disposition(name: Option<&str>) -> String {
     let is_shown = |c: char| {
         !c.is_control()
@@ -120,7 +120,7 @@ pub(in crate::http) fn disposition(name: Option<&str>) -> String {
             if is_plain(char::from(byte)) {
                 shown.push(char::from(byte));
             } else {
-                write!(shown, "%{byte:02X}").expect("a string takes whatever is written to it");
+                write!(shown, "%{byte:02X}").expect("writing to a string cannot fail");
             }
         }
     }
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_read_as_it_was_meant() {
+    fn ranges_are_parsed() {
         let range = |start, length| Part::Range { start, length };
         for (text, expected) in [
             ("bytes=0-0", range(0, 1)),
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_sent_and_what_changed_is_sent_whole() {
+    fn known_content_is_not_sent_and_changed_content_is_sent_whole() {
         let hash = BlobHash::from_content(b"x");
         let check = |pairs: &[(HeaderName, &str)], expected| {
             let headers = pairs.iter().map(|(name, value)| (name.clone(), value.parse().unwrap())).collect();
@@ -175,7 +175,7 @@ mod tests {
 
     /// Faults: X7.
     #[test]
-    fn nothing_that_runs_in_a_browser_gets_its_type() {
+    fn active_content_is_served_as_bytes() {
         for name in
             ["a.html", "a.svg", "a.svgz", "a.xhtml", "a.xml", "a.js", "a.pdf", "a.png.html", "png", "a.", ""]
         {
@@ -188,7 +188,7 @@ mod tests {
 
     /// Faults: B9, X6.
     #[test]
-    fn odd_names_are_shown_without_what_makes_them_odd() {
+    fn file_names_are_sanitised() {
         for (name, expected) in [
             ("photo.png", "attachment; filename=\"photo.png\""),
             ("../../etc/passwd", "attachment; filename=\"etcpasswd\""),

@@ -37,7 +37,7 @@ pub(super) async fn upload(
         Some(key) => Some(KeyClaim::claim(&context, &tenant, &key).await?),
         None => None,
     };
-    let _permit = blobs::place(&context)?;
+    let _permit = blobs::upload_permit(&context)?;
     let parts = Multipart::from_request(request, &()).await.map_err(|rejection| {
         ApiError::invalid(format!("an upload is a multipart/form-data: {}", rejection.body_text()))
     })?;

@@ -152,7 +152,7 @@ async fn read_text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, ApiEr
 }
 
 async fn store_file(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<StoredBlob, ApiError> {
-    let _permit = blobs::place(context)?;
+    let _permit = blobs::upload_permit(context)?;
     let mut upload = context.blobs.begin_upload().await?;
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| bad_form(&error))? {
         pace.seen(piece.len());

@@ -1,4 +1,4 @@
-//! Which events a follower wants: those of a job, a tenant, a worker, a name, or with something in their metadata.
+//! The filter of an event stream: by job, tenant, worker, name or metadata.
 
 use std::borrow::Borrow;
 
@@ -12,15 +12,15 @@ pub(super) struct EventFilter {
     pub(super) job: Option<JobId>,
     pub(super) tenant: Option<Tenant>,
     worker: Option<WorkerId>,
-    /// A name, or the part before the colon.
+    /// A name, or its part before the colon.
     name: Option<String>,
-    /// Everything after this number; without it, and without Last-Event-ID, only what happens from now on.
+    /// Events after this number; without it, and without Last-Event-ID, only new ones.
     pub(super) after: Option<u64>,
-    /// `metadata.user=anna`: where to look, and what must stand there.
+    /// `metadata.user=anna`: a path and the expected value.
     metadata: Vec<(Vec<String>, String)>,
 }
 
-/// An event, as far as anyone picks by it.
+/// The fields of an event that a filter can match.
 pub(super) struct EventFields<'a> {
     pub(super) name: &'a str,
     pub(super) job: Option<JobId>,
@@ -29,7 +29,7 @@ pub(super) struct EventFields<'a> {
     pub(super) metadata: &'a Map<String, Value>,
 }
 
-/// A person types one or two; more would only slow everybody's events down.
+/// People use one or two; more would slow down every event.
 const METADATA_MAX: usize = 16;
 
 impl EventFilter {
@@ -43,7 +43,7 @@ impl EventFilter {
                 "name" => wanted.name = Some(value),
                 "after" => {
                     let number = value.parse().map_err(|_| {
-                        ApiError::bad_request(format!("after={value:?}: it is the number of an event"))
+                        ApiError::bad_request(format!("after={value:?}: expected the number of an event"))
                     })?;
                     wanted.after = Some(number);
                 }
@@ -58,7 +58,7 @@ impl EventFilter {
                     }
                     None => {
                         return Err(ApiError::bad_request(format!(
-                            "{key:?} is nothing to pick events by: job, tenant, worker, name, after, metadata.KEY"
+                            "{key:?} is no filter for events: job, tenant, worker, name, after, metadata.KEY"
                         )));
                     }
                 },
@@ -67,7 +67,7 @@ impl EventFilter {
         Ok(wanted)
     }
 
-    pub(super) fn is(&self, event: &EventFields<'_>) -> bool {
+    pub(super) fn matches(&self, event: &EventFields<'_>) -> bool {
         is_or_any(self.job.as_ref(), event.job.as_ref())
             && is_or_any(self.tenant.as_ref(), event.tenant)
             && is_or_any(self.worker.as_ref(), event.worker)
@@ -84,7 +84,7 @@ fn is_named(name: &str, wanted: &str) -> bool {
     name == wanted || name.split(':').next() == Some(wanted)
 }
 
-/// Whether this stands there; numbers and the like as JSON writes them.
+/// Whether the metadata has this value at this path; numbers and booleans compare as JSON.
 fn has(metadata: &Map<String, Value>, path: &[String], wanted: &str) -> bool {
     let Some((first, rest)) = path.split_first() else { return false };
     let value = rest
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_picked_by_what_is_in_their_metadata() {
+    fn events_are_filtered_by_metadata() {
         let Value::Object(metadata) = json!({ "user": "anna", "order": { "n": 7 }, "paid": true }) else {
             unreachable!()
         };
@@ -135,7 +135,7 @@ mod tests {
             (&[("name", "job:failed")], true),
             (&[("name", "worker")], false),
         ] {
-            assert_eq!(wanted(query).unwrap().is(&event), expected, "{query:?}");
+            assert_eq!(wanted(query).unwrap().matches(&event), expected, "{query:?}");
         }
         for odd in [("metadata.", "x"), ("user", "anna"), ("after", "x"), ("job", "x"), ("worker", "a b")] {
             assert!(wanted(&[odd]).is_err(), "{odd:?}");

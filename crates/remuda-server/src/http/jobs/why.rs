@@ -1,4 +1,4 @@
-//! The story of a job, as JSON.
+//! The history of a job: every attempt, and every worker that was passed over.
 
 use axum::Json;
 use axum::extract::State;
@@ -22,26 +22,26 @@ pub(in crate::http) async fn why(
             Plane::explain_ended(id, &life)
         }
     };
-    Ok(Json(told(&why)))
+    Ok(Json(history_json(&why)))
 }
 
-/// The story with its times as people read them.
-fn told(why: &Why) -> Value {
-    let mut story = json!(why);
-    for (told, one) in story["attempts"].as_array_mut().into_iter().flatten().zip(&why.attempts) {
-        told["started_at"] = one.started_at.to_string().into();
-        if let Some(ended_at) = one.ended_at {
-            told["ended_at"] = ended_at.to_string().into();
+/// The history with readable times.
+fn history_json(why: &Why) -> Value {
+    let mut history = json!(why);
+    for (shown, attempt) in history["attempts"].as_array_mut().into_iter().flatten().zip(&why.attempts) {
+        shown["started_at"] = attempt.started_at.to_string().into();
+        if let Some(ended_at) = attempt.ended_at {
+            shown["ended_at"] = ended_at.to_string().into();
         }
-        if let Some(service) = &one.service {
+        if let Some(service) = &attempt.service {
             let times = [
                 ("service_submitted_at", service.service_submitted_at),
                 ("last_service_check", service.last_service_check),
             ];
             for (name, at) in times {
-                told["service"][name] = at.map(|at| at.to_string()).into();
+                shown["service"][name] = at.map(|at| at.to_string()).into();
             }
         }
     }
-    story
+    history
 }

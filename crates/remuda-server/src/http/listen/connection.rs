@@ -1,5 +1,5 @@
-//! One connection, plain or under TLS. It holds its place among all connections and among those of its address, also
-//! when it has become a socket meanwhile.
+//! One connection, plain or with TLS. It holds its permits among all connections and among those of its address, also after
+//! an upgrade to a WebSocket.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,10 @@ use tokio_rustls::server::TlsStream;
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) end: Arc<ConnectionEnd>,
-    pub(super) _place: ConnectionPermits,
+    pub(super) _permits: ConnectionPermits,
 }
 
-/// How a line is ended by somebody who does not hold it, and how its end is heard of.
+/// Lets a task that does not own the connection close it, or wait for its end.
 #[derive(Debug, Default)]
 pub(in crate::http) struct ConnectionEnd {
     is_cut: AtomicBool,
@@ -36,7 +36,7 @@ impl ConnectionEnd {
         self.waker.wake();
     }
 
-    /// Until the line is gone, whoever ended it.
+    /// Returns when the connection is closed, by either side.
     pub(in crate::http) async fn over(&self) {
         drop(self.is_over.subscribe().wait_for(|is_over| *is_over).await);
     }
@@ -62,43 +62,43 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A place among all, and one among those of the same address.
+/// A permit among all connections, and one among those of the same address.
 #[derive(Debug)]
 pub(super) struct ConnectionPermits {
     pub(super) _one_of_all: OwnedSemaphorePermit,
     pub(super) _one_of_address: QuotaPermit,
 }
 
-/// How many connections each address has open.
+/// Counts the open connections of each address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionQuota(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 #[derive(Debug)]
 pub(super) struct QuotaPermit {
-    seats: ConnectionQuota,
+    quota: ConnectionQuota,
     address: IpAddr,
 }
 
 impl ConnectionQuota {
-    /// One more for this address, if it has fewer than `most`.
+    /// One more permit for this address, if it has fewer than `most`.
     pub(super) fn take(&self, address: IpAddr, most: usize) -> Option<QuotaPermit> {
-        let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = seats.entry(address).or_default();
-        if *taken >= most {
+        let mut quota = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = quota.entry(address).or_default();
+        if *open >= most {
             return None;
         }
-        *taken += 1;
-        Some(QuotaPermit { seats: self.clone(), address })
+        *open += 1;
+        Some(QuotaPermit { quota: self.clone(), address })
     }
 }
 
 impl Drop for QuotaPermit {
     fn drop(&mut self) {
-        let mut seats = self.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(taken) = seats.get_mut(&self.address) {
-            *taken -= 1;
-            if *taken == 0 {
-                seats.remove(&self.address);
+        let mut quota = self.quota.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = quota.get_mut(&self.address) {
+            *open -= 1;
+            if *open == 0 {
+                quota.remove(&self.address);
             }
         }
     }
@@ -165,15 +165,15 @@ mod tests {
 
     /// Faults: X13.
     #[test]
-    fn each_address_has_so_many_seats_and_gets_them_back() {
-        let seats = ConnectionQuota::default();
+    fn connections_of_an_address_are_limited_and_returned() {
+        let quota = ConnectionQuota::default();
         let [a, b]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
-        let first = seats.take(a, 2).unwrap();
-        let _second = seats.take(a, 2).unwrap();
-        assert!(seats.take(a, 2).is_none());
-        assert!(seats.take(b, 2).is_some());
+        let first = quota.take(a, 2).unwrap();
+        let _second = quota.take(a, 2).unwrap();
+        assert!(quota.take(a, 2).is_none());
+        assert!(quota.take(b, 2).is_some());
         drop(first);
-        assert!(seats.take(a, 2).is_some());
-        assert_eq!(seats.0.lock().unwrap().len(), 1, "nobody is remembered who is gone");
+        assert!(quota.take(a, 2).is_some());
+        assert_eq!(quota.0.lock().unwrap().len(), 1, "nobody is remembered who is gone");
     }
 }

@@ -1,4 +1,4 @@
-//! What the fleets cost over HTTP: now, within a time, and for whom.
+//! Costs over HTTP: now and within a window, by fleet, tenant, job or hour.
 
 use std::time::Duration;
 
@@ -17,31 +17,31 @@ use serde_json::{Value, json};
 use super::super::{ApiError, Context};
 use super::dollars;
 
-/// Jobs that are looked at for one answer, the newest first; if there are more, the answer says so.
+/// Jobs read for one answer, newest first; `is_cut` says that there were more.
 const JOBS_MAX: usize = 100_000;
 const PAGE: usize = 5000;
-/// Jobs that were accepted so long before the window may have run in it.
+/// Jobs accepted this long before the window may have run in it.
 const WAITED_MAX: Duration = Duration::from_secs(86_400);
-/// What is asked about if nobody says.
-const USUAL: Duration = Duration::from_secs(86_400);
-/// As far back as spending is remembered.
+/// The default window.
+const DEFAULT_WINDOW: Duration = Duration::from_secs(86_400);
+/// As far back as spending is stored.
 const BACK_MAX: Duration = Duration::from_secs(40 * 86_400);
-/// Longer tables of hours are not for reading.
+/// The longest window by hour.
 const HOURS_MAX: Duration = Duration::from_secs(72 * 3600);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Asked {
+pub(in crate::http) struct CostQuery {
     /// Milliseconds since 1970.
     from: Option<u64>,
     until: Option<u64>,
     #[serde(default)]
-    by: By,
+    by: GroupBy,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum By {
+enum GroupBy {
     #[default]
     Fleet,
     Tenant,
@@ -49,18 +49,19 @@ enum By {
     Hour,
 }
 
-impl Asked {
+impl CostQuery {
     fn window(&self, now: Timestamp) -> Result<CostWindow, ApiError> {
         let until = self.until.map_or(now, |millis| Timestamp::from_millis(millis).min(now));
-        let from = self.from.map_or(until.minus(USUAL), Timestamp::from_millis).max(now.minus(BACK_MAX));
+        let from =
+            self.from.map_or(until.minus(DEFAULT_WINDOW), Timestamp::from_millis).max(now.minus(BACK_MAX));
         if from >= until {
             return Err(ApiError::bad_request(
-                "the time ends before it begins: from= and until= are milliseconds since 1970",
+                "the window ends before it begins: from= and until= are milliseconds since 1970",
             ));
         }
-        if self.by == By::Hour && until.since(from) > HOURS_MAX {
+        if self.by == GroupBy::Hour && until.since(from) > HOURS_MAX {
             return Err(ApiError::bad_request(
-                "hours are told for three days at most: ask for less, or by fleet",
+                "by hour, the window is three days at most: choose a shorter one, or by fleet",
             ));
         }
         Ok(CostWindow { from, until })
@@ -69,32 +70,32 @@ impl Asked {
 
 pub(in crate::http) async fn cost(
     State(context): State<Context>,
-    asked: Result<Query<Asked>, QueryRejection>,
+    asked: Result<Query<CostQuery>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
     let Query(asked) = asked?;
     let window = asked.window(context.plane.clock.now())?;
     let (mut answer, spent) = context.plane.read(move |plane, now| totals(plane, window, now)).await?;
     match asked.by {
-        By::Fleet => {}
-        By::Hour => {
+        GroupBy::Fleet => {}
+        GroupBy::Hour => {
             let hours = context.plane.read(move |plane, now| plane.spent_by_hour(window, now)).await?;
             let shown = |(from, spent): (Timestamp, Money)| json!({ "from": from.to_string(), "spent_dollars": dollars(spent) });
             answer["hours"] = hours.into_iter().map(shown).collect();
         }
-        By::Tenant | By::Job => {
+        GroupBy::Tenant | GroupBy::Job => {
             let (bill, is_cut) = bill(&context, window).await?;
             answer["jobs_dollars"] = dollars(bill.sum).into();
             answer["unattributed_dollars"] = dollars(spent.minus(bill.sum)).into();
             answer["is_cut"] = is_cut.into();
             let (name, rows) =
-                if asked.by == By::Tenant { ("tenants", tenants(&bill)) } else { ("jobs", jobs(&bill)) };
+                if asked.by == GroupBy::Tenant { ("tenants", tenants(&bill)) } else { ("jobs", jobs(&bill)) };
             answer[name] = rows.into();
         }
     }
     Ok(Json(answer))
 }
 
-/// The fleets, and what all of them have spent together.
+/// All fleets, and their total spending.
 fn totals(plane: &Plane, window: CostWindow, now: Timestamp) -> (Value, Money) {
     let mut sum = (Money::ZERO, Money::ZERO);
     let mut fleets = Vec::new();
@@ -121,10 +122,10 @@ fn totals(plane: &Plane, window: CostWindow, now: Timestamp) -> (Value, Money) {
     (answer, sum.1)
 }
 
-/// What jobs have cost, and whether there were too many to look at.
+/// The cost of jobs, and whether there were too many to read.
 async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), ApiError> {
     let oldest = window.from.minus(WAITED_MAX);
-    // Those that are open for longer than that; everything else is found in the store.
+    // Jobs open for longer than that; all others are read from the store.
     let old = move |plane: &Plane, now: Timestamp| {
         let mut bill = Bill::default();
         for job in plane.jobs().filter(|job| job.accepted_at < oldest) {

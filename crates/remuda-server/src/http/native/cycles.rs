@@ -1,4 +1,4 @@
-//! The control cycle over HTTP: what the last ones did, what one would do, and one at once.
+//! The control cycle over HTTP: past reports, a plan, and a run at once.
 
 use axum::Json;
 use axum::extract::State;

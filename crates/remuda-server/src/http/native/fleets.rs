@@ -1,4 +1,4 @@
-//! Fleets over HTTP: what was configured, how they stand, and what people want of them.
+//! Fleets over HTTP: settings, state and orders.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ fn prices(fleet: &Fleet) -> BTreeMap<&str, f64> {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Pause {
+struct PauseBody {
     #[serde(default)]
     reason: String,
 }
@@ -130,7 +130,8 @@ pub(in crate::http) async fn pause(
     Path(fleet): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let pause: Pause = if body.is_empty() { Pause::default() } else { read(&body, "{\"reason\": \"…\"}")? };
+    let pause: PauseBody =
+        if body.is_empty() { PauseBody::default() } else { read(&body, "{\"reason\": \"…\"}")? };
     let reason = if pause.reason.is_empty() { "paused by hand".to_owned() } else { pause.reason };
     order(&context, &fleet, FleetOrder::Pause { reason }).await
 }
@@ -151,7 +152,7 @@ pub(in crate::http) async fn reset_brake(
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Scale {
+struct ScaleBody {
     machines: Option<u32>,
 }
 
@@ -160,7 +161,7 @@ pub(in crate::http) async fn scale(
     Path(fleet): Path<String>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
-    let Scale { machines } =
+    let ScaleBody { machines } =
         read(&body, "{\"machines\": 4}, or {\"machines\": null} to follow the policy again")?;
     order(&context, &fleet, FleetOrder::Scale { machines }).await
 }
@@ -170,7 +171,7 @@ fn read<T: DeserializeOwned>(body: &Bytes, expected: &str) -> Result<T, ApiError
         .map_err(|error| ApiError::bad_request(format!("expected {expected}: {error}")))
 }
 
-/// Gives the order, and shows how the fleet stands from then on.
+/// Applies an order and returns the fleet.
 async fn order(context: &Context, fleet: &str, order: FleetOrder) -> Result<Json<Value>, ApiError> {
     let fleet: FleetId = fleet.parse()?;
     context.plane.request(PlaneEvent::OrderFleet { fleet: fleet.clone(), order }).await?;

@@ -1,4 +1,4 @@
-//! Machines over HTTP: the rented ones as their provider and their workers show them, the others as their workers do.
+//! Machines over HTTP: rented ones by their provider and workers, others by their workers alone.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,7 +51,7 @@ pub(in crate::http) async fn one(
     })
 }
 
-/// A machine that was returned, or whose workers have all left, is remembered by its workers and not there any more.
+/// Whether the machine still exists: it is rented, or one of its workers has not left.
 fn is_there(plane: &Plane, machine: &MachineId, workers: &[&Worker]) -> bool {
     let has_left = |worker: &&Worker| worker.state == WorkerState::Terminated;
     plane.rental(machine).is_some() || !workers.iter().all(has_left)
@@ -62,7 +62,7 @@ fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker])
     let names: Vec<_> = workers.iter().map(|worker| &worker.id).collect();
     let mut shown = match plane.rental(machine) {
         Some(rental) => rented(plane, now, rental),
-        None => by_hand(workers),
+        None => not_rented(workers),
     };
     (shown["machine"], shown["presence"], shown["workers"]) = (json!(machine), json!(presence), json!(names));
     let past = plane.machine_reliability(machine);
@@ -70,8 +70,8 @@ fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker])
     shown["unreliable"] =
         past.is_some_and(|it| it.is_unreliable(now, plane.settings().flaps_before_alert)).into();
     if shown["gpu"].is_null() {
-        let mut told = workers.iter().filter_map(|worker| Some(worker.check.as_ref()?.gpu.as_str()));
-        shown["gpu"] = told.find(|gpu| !gpu.is_empty()).into();
+        let mut reported = workers.iter().filter_map(|worker| Some(worker.check.as_ref()?.gpu.as_str()));
+        shown["gpu"] = reported.find(|gpu| !gpu.is_empty()).into();
     }
     shown
 }
@@ -87,7 +87,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
             "text": waiting.describe(now),
         })
     });
-    let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let whole_life = CostWindow { from: rental.wanted_at, until: now };
     json!({
         "is_rented": true,
@@ -99,8 +99,8 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         "state": rental.phase.state(),
         "since": rental.since.to_string(),
         "wanted_at": rental.wanted_at.to_string(),
-        "gpu": said(&rental.kind),
-        "place": said(&rental.place),
+        "gpu": non_empty(&rental.kind),
+        "place": non_empty(&rental.place),
         "host": rental.host,
         "price_dollars": plane.price(rental).map(dollars),
         "cost_dollars": dollars(plane.machine_cost(rental, whole_life, now)),
@@ -111,8 +111,8 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
     })
 }
 
-/// Nobody bills for it, as far as we know.
-fn by_hand(workers: &[&Worker]) -> Value {
+/// A machine that the plane does not rent: its cost is unknown.
+fn not_rented(workers: &[&Worker]) -> Value {
     let first = workers.iter().min_by_key(|worker| worker.joined_at);
     json!({
         "is_rented": false,
@@ -123,24 +123,24 @@ fn by_hand(workers: &[&Worker]) -> Value {
     })
 }
 
-/// How something is to be drained.
+/// The body of a drain order.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Drain {
-    /// What is held then is taken elsewhere; nothing: as the settings say.
+pub(in crate::http) struct DrainBody {
+    /// Work held then is moved elsewhere; by default as configured.
     deadline_seconds: Option<f64>,
     #[serde(default)]
     reason: String,
 }
 
-/// Longer than anything runs.
+/// Longer than any job runs.
 const DEADLINE_MAX: Duration = Duration::from_secs(30 * 86_400);
 
-impl Drain {
-    /// From a body that need not be there.
+impl DrainBody {
+    /// From an optional body.
     pub(in crate::http) fn read(body: &Bytes) -> Result<(Option<Duration>, String), ApiError> {
-        let drain: Drain = if body.is_empty() {
-            Drain::default()
+        let drain: DrainBody = if body.is_empty() {
+            DrainBody::default()
         } else {
             serde_json::from_slice(body).map_err(|error| {
                 ApiError::bad_request(format!(
@@ -160,8 +160,8 @@ impl Drain {
     }
 }
 
-/// Why, if nobody says.
-pub(in crate::http) const BY_HAND: &str = "drained by hand";
+/// The default reason.
+pub(in crate::http) const DEFAULT_DRAIN_REASON: &str = "drained by hand";
 
 pub(in crate::http) async fn drain(
     State(context): State<Context>,
@@ -169,8 +169,8 @@ pub(in crate::http) async fn drain(
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let machine: MachineId = machine.parse()?;
-    let (within, reason) = Drain::read(&body)?;
-    let reason = if reason.is_empty() { BY_HAND.to_owned() } else { reason };
+    let (within, reason) = DrainBody::read(&body)?;
+    let reason = if reason.is_empty() { DEFAULT_DRAIN_REASON.to_owned() } else { reason };
     context.plane.request(PlaneEvent::DrainMachine { machine: machine.clone(), reason, within }).await?;
     let deadline = within.map(|within| within.as_secs_f64());
     Ok(Json(json!({ "machine": machine, "state": "terminating", "deadline_seconds": deadline })))
