@@ -220,7 +220,7 @@ async fn download_with_wrong_hash_is_discarded() {
     let mut other = content.clone();
     other[5000] ^= 1;
     let longer = [content.as_slice(), b"and more"].concat();
-    for (content, detail) in [(other, "sha256"), (longer, "more than")] {
+    for (content, detail) in [(other, "SHA-256"), (longer, "more than")] {
         let index = Index::start(content, &[], true).await;
         let error = get(&index.url, folder.path(), &package).await.unwrap_err();
         assert!(matches!(error, FetchError::HashMismatch { .. }), "{error}");
@@ -246,8 +246,8 @@ async fn archive_entries_cannot_escape_or_exceed_size() {
     let bomb = archive(&[(WEIGHTS, &vec![0; 1 << 22])]);
     let cases = [
         (bomb, "more than"),
-        (archive(&[(WEIGHTS, &changed)]), "not the file"),
-        (archive(&[]), "there is no"),
+        (archive(&[(WEIGHTS, &changed)]), "not the pinned file"),
+        (archive(&[]), "it has no"),
     ];
     for (content, detail) in cases {
         let folder = tempfile::tempdir().unwrap();
@@ -300,7 +300,7 @@ async fn fetch_errors_say_what_to_do() {
     assert_eq!(code, 1);
     assert_contains_all(
         &error,
-        &["no model is called dino-v2-small", "did you mean dinov2-small?", "remuda models list"],
+        &["unknown model dino-v2-small", "did you mean dinov2-small?", "remuda models list"],
     );
 
     let closed_port = format!("http://{}/simple", free_address());
