@@ -159,3 +159,13 @@ fn tests_wait_for_conditions_not_for_time() {
     files.retain(|file| !FILES_THAT_SLEEP.contains(&file.name.as_str()));
     assert_absent(&files, &[concat!("::", "sleep(")], SourceFile::test_lines);
 }
+
+#[test]
+fn architecture_names_only_files_that_exist() {
+    let root = workspace_root();
+    let text = std::fs::read_to_string(root.join("ARCHITECTURE.md")).expect("ARCHITECTURE.md is there");
+    let named =
+        text.split('`').skip(1).step_by(2).filter(|word| word.starts_with("remuda") && word.contains('/'));
+    let missing = named.filter(|path| !root.join("crates").join(path).exists()).map(str::to_owned);
+    assert_none(&missing.collect::<Vec<_>>());
+}
