@@ -60,7 +60,7 @@ pub struct ResolvedConfig {
     /// Settings of the core.
     pub settings: Settings,
     pub serve: ServeSettings,
-    pub agent: AgentSettings,
+    pub agent: AgentConfig,
     pub models: ModelsSettings,
     /// Each `[[fleet]]`. `settings.fleets` holds the part of it that the core uses.
     pub fleets: Vec<FleetConfig>,
@@ -126,7 +126,7 @@ impl ServeSettings {
 
 /// Settings of the worker's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AgentSettings {
+pub struct AgentConfig {
     /// Interval between health checks of a service that was given up.
     pub probe_every: Duration,
     /// The service is queried about a running attempt after this long without a message about it.
@@ -173,7 +173,7 @@ impl ResolvedConfig {
                 ui: None,
                 forward_to: Vec::new(),
             },
-            agent: AgentSettings {
+            agent: AgentConfig {
                 probe_every: Duration::from_secs(30),
                 inactivity: Duration::from_secs(30),
                 // Any request that was in flight has reached the service by then.

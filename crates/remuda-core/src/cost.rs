@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::fleet::HOUR;
 use crate::id::{JobId, Tenant};
 use crate::money::Money;
 use crate::record::PastAttempt;
+use crate::time::HOUR;
 use crate::time::Timestamp;
 
 /// The time span of a report.

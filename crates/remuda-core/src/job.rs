@@ -18,15 +18,15 @@ use std::time::Duration;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId, WorkflowHash};
 use crate::money::Money;
+use crate::need::Capabilities;
 use crate::options::JobOptions;
 use crate::queue::JobKind;
-use crate::record::{IdempotencyKey, JobStatus, PastAttempt, ServiceRow, StateRow};
+use crate::record::{DEADLINE_PASSED, IdempotencyKey, JobStatus, PastAttempt, ServiceRow, StateRow};
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::settings::Settings;
 use crate::time::{Timestamp, humanize};
 use crate::wire::ServiceStatus;
-use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -121,9 +121,6 @@ pub enum RetryClass {
 /// How long a retry avoids free workers on which it failed and waits for another one: as long as a first block. A
 /// worker busy for an hour must not delay a job that a free one could run.
 const AVOID_FAILED_WORKER_FOR: Duration = Duration::from_secs(60);
-
-/// Prefix of the message of an expired job.
-pub(crate) const DEADLINE_PASSED: &str = "the deadline passed";
 
 /// No job has this many attempts; a larger jump in the number is nonsense.
 const ATTEMPT_JUMP_MAX: u32 = 10_000;
@@ -355,11 +352,12 @@ impl Job {
         self.attempts().iter().any(|attempt| attempt.worker == *worker && attempt.cause.is_some())
     }
 
-    /// Whether another worker would be better, if there is attempt.
-    pub fn should_avoid(&self, worker: &Worker) -> bool {
+    /// Whether another worker would be better, if there is one: an attempt failed on this one, or ran out of memory on
+    /// one that was no smaller.
+    pub fn should_avoid(&self, worker: &WorkerId, has: &Capabilities) -> bool {
         let too_small = self.attempts().iter().filter_map(|attempt| attempt.out_of_memory).max();
-        self.has_failed_on(&worker.id)
-            || too_small.is_some_and(|size| worker.offer.vram_bytes.is_some_and(|has| has <= size))
+        self.has_failed_on(worker)
+            || too_small.is_some_and(|size| has.vram_bytes.is_some_and(|has| has <= size))
     }
 
     /// Stores the service's report on the running attempt; returns whether it is worth a commit.

@@ -16,11 +16,13 @@ use crate::id::{
     Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
     WorkflowHash,
 };
-use crate::job::DEADLINE_PASSED;
 use crate::money::Money;
 use crate::need::Requirements;
 use crate::options::JobOptions;
 use crate::time::Timestamp;
+
+/// Prefix of the message of an expired job.
+pub(crate) const DEADLINE_PASSED: &str = "the deadline passed";
 
 /// One change to store.
 #[derive(Clone, Debug)]

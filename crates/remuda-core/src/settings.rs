@@ -1,11 +1,13 @@
 //! Every number that the rules use, with its default and the reason for it. The program fills them in from `remuda.toml`,
 //! the environment and flags; the core only reads them.
 
+pub mod fleet;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fleet::FleetSettings;
+use self::fleet::FleetSettings;
 
 /// The plane's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

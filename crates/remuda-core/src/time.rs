@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
+pub const HOUR: Duration = Duration::from_secs(3600);
+
 /// A moment, in milliseconds since 1970 as the plane counts them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]

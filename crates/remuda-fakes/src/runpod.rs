@@ -41,22 +41,22 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 pub use account::Capacity;
-pub use control::Control;
-pub use faults::{Fault, Faults, UnknownFault};
+pub use control::RunpodControl;
+pub use faults::{RunpodFault, RunpodFaults, UnknownRunpodFault};
 pub use keeper::keep;
 pub use ledger::{Entry, Ledger, Named};
 pub use process::Exec;
 
 use server::Server;
 
-/// Options of a fake RunPod.
+/// FakeRunpodOptions of a fake RunPod.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FakeRunpodOptions {
     /// Port 0 picks a free one.
     pub listen: SocketAddr,
     /// Divides the provider's durations (pulls, delays, windows). Timestamps, uptimes and the ledger use real time.
     pub speed: f64,
-    pub faults: Faults,
+    pub faults: RunpodFaults,
     /// Two runs with one seed and the same requests in the same order get the same faults.
     pub seed: u64,
     /// Requires this key; by default any key is accepted, but one is required.
@@ -75,7 +75,7 @@ pub struct Options {
     pub spend_max: Option<Money>,
     /// `None`: no limit, and no rate limit headers.
     pub requests_per_minute: Option<u64>,
-    /// Time stands still until `Control::advance`.
+    /// Time stands still until `RunpodControl::advance`.
     pub manual_time: bool,
 }
 
@@ -93,12 +93,12 @@ impl Volume {
     }
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for FakeRunpodOptions {
+    fn default() -> FakeRunpodOptions {
+        FakeRunpodOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             speed: 1.0,
-            faults: Faults::none(),
+            faults: RunpodFaults::none(),
             seed: 0,
             token: None,
             exec: None,
@@ -116,20 +116,20 @@ impl Default for Options {
 
 /// An account at the fake provider, in this process. Dropping it stops it and ends its pods.
 #[derive(Debug)]
-pub struct Fake {
+pub struct FakeRunpod {
     address: SocketAddr,
     server: Arc<Server>,
     stop: Option<oneshot::Sender<oneshot::Sender<()>>>,
 }
 
-impl Fake {
+impl FakeRunpod {
     /// Starts listening and answering.
-    pub async fn start(options: Options) -> io::Result<Fake> {
+    pub async fn start(options: FakeRunpodOptions) -> io::Result<FakeRunpod> {
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
         let server = server::start(listener, options, stopped)?;
-        Ok(Fake { address, server, stop: Some(stop) })
+        Ok(FakeRunpod { address, server, stop: Some(stop) })
     }
 
     /// `http://ADDRESS/v2`: the base URL for clients.
@@ -142,8 +142,8 @@ impl Fake {
     }
 
     /// Offers the same commands as the endpoints under `/_remuda`.
-    pub fn control(&self) -> Control {
-        Control::new(Arc::clone(&self.server))
+    pub fn control(&self) -> RunpodControl {
+        RunpodControl::new(Arc::clone(&self.server))
     }
 
     /// What was created and billed so far.
@@ -157,7 +157,7 @@ impl Fake {
         self.server.account().requests.clone()
     }
 
-    /// Faults that happened, by name.
+    /// RunpodFaults that happened, by name.
     pub fn struck(&self) -> BTreeMap<String, u64> {
         self.server.account().luck.struck()
     }

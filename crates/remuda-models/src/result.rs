@@ -26,7 +26,7 @@ pub struct ModelResult {
     pub model: String,
     prompt_tokens: u64,
     parts: Vec<ResultPart>,
-    pub outputs: Vec<OutputFile>,
+    pub outputs: Vec<ResultFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ enum ResultPart {
 
 /// An output file, named by the hash under which the caller stored it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OutputFile {
+pub struct ResultFile {
     node: String,
     key: String,
     name: String,
@@ -139,7 +139,7 @@ impl SplitAnswer {
         let SplitAnswer { model, prompt_tokens, parts, files } = self;
         let outputs = files.iter().zip(stored).enumerate().map(|(at, (file, (hash, size_bytes)))| {
             let (key, extension, media) = file.description();
-            OutputFile {
+            ResultFile {
                 node: model.clone(),
                 key: key.to_owned(),
                 name: format!("{model}_{:05}.{extension}", at + 1),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use remuda_comfyui::ComfyuiTarget;
-use remuda_config::{AgentSettings, ResolvedConfig};
+use remuda_config::{AgentConfig, ResolvedConfig};
 use remuda_core::agent::{AgentDeadlines, AgentTimeouts};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
 use remuda_core::need::Capabilities;
@@ -54,9 +54,8 @@ impl WorkerOptions {
         service: ServiceSpec,
         resolved: &ResolvedConfig,
     ) -> WorkerOptions {
-        let AgentSettings {
-            unknown_recheck, cancel_timeout, queue_stall_max, probe_every, inactivity, ..
-        } = resolved.agent;
+        let AgentConfig { unknown_recheck, cancel_timeout, queue_stall_max, probe_every, inactivity, .. } =
+            resolved.agent;
         WorkerOptions {
             url: plane.to_owned(),
             credentials,

@@ -237,11 +237,11 @@ impl Plane {
     /// Whether a retry avoids this worker because another one could take it soon.
     fn avoids(&self, now: Timestamp, job: &Job, worker: &Worker) -> bool {
         job.is_avoiding(now)
-            && job.should_avoid(worker)
+            && job.should_avoid(&worker.id, &worker.offer)
             && self.workers.values().any(|other| {
                 other.id != worker.id
                     && other.slots > 0
-                    && !job.should_avoid(other)
+                    && !job.should_avoid(&other.id, &other.offer)
                     && self.mismatch(&job.kind.demand, other).is_none()
                     && self.worker_obstacle(now, &job.kind.shape, other).is_none()
             })

@@ -15,11 +15,11 @@ use remuda_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
-use super::Options;
+use super::FakeRunpodOptions;
 use super::answer::Answer;
 use super::catalog::{Cloud, Gpu};
 use super::clock::Clock;
-use super::faults::{Fault, Faults, Luck, Occasion};
+use super::faults::{Luck, Occasion, RunpodFault, RunpodFaults};
 use super::ledger::{Books, Line};
 use super::order::Order;
 use super::plan::Plan;
@@ -33,7 +33,7 @@ const ID_LENGTH: usize = 14;
 
 #[derive(Debug)]
 pub(super) struct Account {
-    pub(super) options: Arc<Options>,
+    pub(super) options: Arc<FakeRunpodOptions>,
     pub(super) clock: Arc<Clock>,
     pub(super) luck: Luck,
     pub(super) books: Books,
@@ -56,7 +56,7 @@ pub(super) struct Account {
 
 impl Account {
     pub(super) fn new(
-        options: Arc<Options>,
+        options: Arc<FakeRunpodOptions>,
         clock: Arc<Clock>,
         words: mpsc::Sender<Word>,
         living: watch::Sender<usize>,
@@ -88,8 +88,8 @@ impl Account {
     }
 
     /// Replaces the faults; offers denied by a removed fault become available again.
-    pub(super) fn set_faults(&mut self, faults: Faults) {
-        if !faults.iter().any(|(fault, _)| fault == Fault::Denied) {
+    pub(super) fn set_faults(&mut self, faults: RunpodFaults) {
+        if !faults.iter().any(|(fault, _)| fault == RunpodFault::Denied) {
             self.denied.clear();
         }
         self.luck.faults = faults;
@@ -115,7 +115,7 @@ impl Account {
         let now = self.now();
         let drawn = self.luck.draw(Occasion::Show);
         let Some(pod) = self.pods.iter().find(|pod| pod.number == number) else { return Value::Null };
-        let is_flickering = pod.boot.ready.is_some() && self.luck.strikes(&drawn, Fault::Flicker);
+        let is_flickering = pod.boot.ready.is_some() && self.luck.strikes(&drawn, RunpodFault::Flicker);
         pod.to_json(now, is_flickering)
     }
 
@@ -136,7 +136,7 @@ impl Account {
     }
 
     /// Creates a pod at this location.
-    fn make(&mut self, order: Order, gpu: &'static Gpu, place: Place, drawn: &BTreeSet<Fault>) -> u64 {
+    fn make(&mut self, order: Order, gpu: &'static Gpu, place: Place, drawn: &BTreeSet<RunpodFault>) -> u64 {
         self.number += 1;
         let now = self.now();
         let mut dice = self.luck.dice(self.number);
@@ -148,7 +148,7 @@ impl Account {
         let count = order.count.unwrap_or(1);
         let price = gpu.price(order.cloud).unwrap_or_default();
         let mut micros = price.as_micros() * u64::from(count);
-        if !place.is_foreign && self.luck.strikes(drawn, Fault::Dearer) {
+        if !place.is_foreign && self.luck.strikes(drawn, RunpodFault::Dearer) {
             micros += micros / 2;
         }
         let rate = remuda_core::money::Money::from_micros(micros);

@@ -1,4 +1,4 @@
-//! Commands that break things and inspect the truth: `Control` from inside the process, `/_remuda/…` over HTTP.
+//! Commands that break things and inspect the truth: `RunpodControl` from inside the process, `/_remuda/…` over HTTP.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use serde_json::{Map, Value, json};
 
 use super::account::Capacity;
 use super::answer::Answer;
-use super::faults::{Fault, Faults, UnknownFault};
+use super::faults::{RunpodFault, RunpodFaults, UnknownRunpodFault};
 use super::server::Server;
 
 /// Controls an account.
 #[derive(Clone, Debug)]
-pub struct Control {
+pub struct RunpodControl {
     server: Arc<Server>,
 }
 
-impl Control {
-    pub(super) fn new(server: Arc<Server>) -> Control {
-        Control { server }
+impl RunpodControl {
+    pub(super) fn new(server: Arc<Server>) -> RunpodControl {
+        RunpodControl { server }
     }
 
-    pub fn faults(&self) -> Faults {
+    pub fn faults(&self) -> RunpodFaults {
         self.server.account().luck.faults.clone()
     }
 
     /// Replaces all faults.
-    pub fn set_faults(&self, faults: Faults) {
+    pub fn set_faults(&self, faults: RunpodFaults) {
         self.server.account().set_faults(faults);
     }
 
     /// The next occasion for this fault gets it: a creation, a list, a deletion, a request.
-    pub fn strike_next(&self, fault: Fault) {
+    pub fn strike_next(&self, fault: RunpodFault) {
         self.server.account().luck.strike_next(fault);
     }
 
@@ -75,7 +75,7 @@ const ORDERS: &str = "GET faults, ledger, pods; PUT faults {\"omit\": 0.1}; PUT 
 
 /// Answers `/_remuda/…`.
 pub(super) fn respond(server: &Arc<Server>, method: &Method, order: &[&str], body: &[u8]) -> Answer {
-    let control = Control::new(Arc::clone(server));
+    let control = RunpodControl::new(Arc::clone(server));
     let asked: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     server.account().settle();
     match (method.as_str(), order) {
@@ -97,7 +97,7 @@ pub(super) fn respond(server: &Arc<Server>, method: &Method, order: &[&str], bod
         }
         ("POST", ["strike"]) => match asked["fault"].as_str().unwrap_or_default().parse() {
             Ok(fault) => control.strike_next(fault),
-            Err(error) => return Answer::bad_request(UnknownFault::to_string(&error)),
+            Err(error) => return Answer::bad_request(UnknownRunpodFault::to_string(&error)),
         },
         ("POST", ["pods", id, how @ ("exit" | "vanish" | "crash")]) => {
             if !control.harm(id, how) {
@@ -111,10 +111,12 @@ pub(super) fn respond(server: &Arc<Server>, method: &Method, order: &[&str], bod
 }
 
 /// `{"omit": 0.1}` is added to the current faults; `{}` removes all.
-fn read(asked: &Value, mut faults: Faults) -> Result<Faults, UnknownFault> {
-    let Some(asked) = asked.as_object() else { return Err(UnknownFault::Probability(asked.to_string())) };
+fn read(asked: &Value, mut faults: RunpodFaults) -> Result<RunpodFaults, UnknownRunpodFault> {
+    let Some(asked) = asked.as_object() else {
+        return Err(UnknownRunpodFault::Probability(asked.to_string()));
+    };
     if asked.is_empty() {
-        return Ok(Faults::none());
+        return Ok(RunpodFaults::none());
     }
     for (name, probability) in asked {
         faults.set_from(&format!("{name}={probability}"))?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::faults::{Fault, Luck};
+use super::faults::{Luck, RunpodFault};
 use crate::dice::Dice;
 
 /// How long a container takes to start once the image is on the host.
@@ -64,55 +64,55 @@ impl Plan {
     pub(super) fn draw(
         clock: &Clock,
         pull: Duration,
-        drawn: &BTreeSet<Fault>,
+        drawn: &BTreeSet<RunpodFault>,
         luck: &mut Luck,
         dice: &mut Dice,
     ) -> Plan {
         let mut plan = Plan::plain(clock, pull);
         let mut time = |from, to| clock.scaled(dice.seconds(from, to));
-        if luck.strikes(drawn, Fault::LateList) {
+        if luck.strikes(drawn, RunpodFault::LateList) {
             plan.list_after = time(1, 20);
         }
-        if luck.strikes(drawn, Fault::LateGet) {
+        if luck.strikes(drawn, RunpodFault::LateGet) {
             plan.get_after = time(1, 20);
         }
-        if luck.strikes(drawn, Fault::Stepwise) {
+        if luck.strikes(drawn, RunpodFault::Stepwise) {
             plan.provisioning = Some(time(3, 10));
         }
-        if luck.strikes(drawn, Fault::ColdPull) {
+        if luck.strikes(drawn, RunpodFault::ColdPull) {
             plan.pull = Pull::Takes(time(120, 780));
         }
-        if luck.strikes(drawn, Fault::PullError) {
+        if luck.strikes(drawn, RunpodFault::PullError) {
             plan.pull = Pull::Fails(time(5, 60));
         }
-        if luck.strikes(drawn, Fault::NeverReady) {
+        if luck.strikes(drawn, RunpodFault::NeverReady) {
             plan.pull = Pull::Never;
             plan.provisioning = None;
         }
-        if luck.strikes(drawn, Fault::NeverStarts) {
+        if luck.strikes(drawn, RunpodFault::NeverStarts) {
             plan.pull = Pull::Never;
             plan.provisioning = Some(time(3, 10));
         }
-        if luck.strikes(drawn, Fault::LateSsh) {
+        if luck.strikes(drawn, RunpodFault::LateSsh) {
             plan.ssh_after = Some(time(5, 90));
         }
-        if luck.strikes(drawn, Fault::StalePort) {
+        if luck.strikes(drawn, RunpodFault::StalePort) {
             plan.stale_for = time(5, 90);
         }
-        if luck.strikes(drawn, Fault::NoSsh) {
+        if luck.strikes(drawn, RunpodFault::NoSsh) {
             plan.ssh_after = None;
         }
-        if luck.strikes(drawn, Fault::CrashLoop) {
+        if luck.strikes(drawn, RunpodFault::CrashLoop) {
             plan.crash_every = Some(time(5, 20).max(CRASH_MIN));
         }
-        if luck.strikes(drawn, Fault::Preempted) {
+        if luck.strikes(drawn, RunpodFault::Preempted) {
             plan.exits_after = Some(time(30, 600));
         }
-        if luck.strikes(drawn, Fault::Vanish) {
+        if luck.strikes(drawn, RunpodFault::Vanish) {
             plan.vanishes_after = Some(time(30, 600));
         }
-        plan.is_cost_hidden = luck.strikes(drawn, Fault::CostZero);
-        plan.is_cost_kept = luck.strikes(drawn, Fault::CostExited);
+        plan.is_cost_hidden = luck.strikes(drawn, RunpodFault::CostZero);
+        plan.is_cost_kept = luck.strikes(drawn, RunpodFault::CostExited);
         plan
     }
 }

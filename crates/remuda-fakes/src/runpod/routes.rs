@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::account::Account;
 use super::answer::Answer;
-use super::faults::{Fault, Occasion};
+use super::faults::{Occasion, RunpodFault};
 use super::logs::Wish;
 use super::order::{Change, Order};
 use super::server::Server;
@@ -114,7 +114,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Faults that any request may get before it is handled.
+/// RunpodFaults that any request may get before it is handled.
 fn meet(server: &Server, account: &mut Account) -> Option<Answer> {
     let limited = |window: &str, seconds| Answer::Problem {
         status: StatusCode::TOO_MANY_REQUESTS,
@@ -127,17 +127,17 @@ fn meet(server: &Server, account: &mut Account) -> Option<Answer> {
     }
     let drawn = account.luck.draw(Occasion::Request);
     let mut strikes = |fault| account.luck.strikes(&drawn, fault);
-    if strikes(Fault::Html502) {
+    if strikes(RunpodFault::Html502) {
         return Some(Answer::Html(StatusCode::BAD_GATEWAY, "502 Bad Gateway"));
     }
-    if strikes(Fault::Html403) {
+    if strikes(RunpodFault::Html403) {
         return Some(Answer::Html(StatusCode::FORBIDDEN, "error code: 1010"));
     }
-    if strikes(Fault::Unauthorized) {
+    if strikes(RunpodFault::Unauthorized) {
         return Some(Answer::problem(StatusCode::UNAUTHORIZED, "invalid bearer token"));
     }
     let wait = server.clock.scaled(Duration::from_secs(10)).as_millis().div_ceil(1000) as u64;
-    strikes(Fault::RateLimited).then(|| limited("minute", wait.max(1)))
+    strikes(RunpodFault::RateLimited).then(|| limited("minute", wait.max(1)))
 }
 
 fn answer(

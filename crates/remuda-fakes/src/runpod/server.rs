@@ -11,7 +11,7 @@ use super::clock::Clock;
 use super::ledger::Ledger;
 use super::process::Word;
 use super::quota::Quota;
-use super::{Options, routes};
+use super::{FakeRunpodOptions, routes};
 
 /// Buffered output lines and ends of containers.
 const WORDS_MAX: usize = 1024;
@@ -20,7 +20,7 @@ const END_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Server {
-    pub(super) options: Arc<Options>,
+    pub(super) options: Arc<FakeRunpodOptions>,
     pub(super) clock: Arc<Clock>,
     account: Mutex<Account>,
     quota: Mutex<Quota>,
@@ -67,7 +67,7 @@ impl Server {
 /// Listens and answers until it is stopped or its sender is gone; then it ends the processes of its pods.
 pub(super) fn start(
     listener: std::net::TcpListener,
-    options: Options,
+    options: FakeRunpodOptions,
     stop: oneshot::Receiver<oneshot::Sender<()>>,
 ) -> io::Result<Arc<Server>> {
     listener.set_nonblocking(true)?;

@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use super::Account;
 use super::create::NO_GPUS;
 use crate::runpod::answer::Answer;
-use crate::runpod::faults::{Fault, Occasion};
+use crate::runpod::faults::{Occasion, RunpodFault};
 use crate::runpod::logs::Source;
 use crate::runpod::order::Change;
 use crate::runpod::pod::{Boot, Life, Pod, Status};
@@ -16,16 +16,16 @@ impl Account {
     pub(in crate::runpod) fn delete(&mut self, id: &str) -> Answer {
         let Some(number) = self.found(id).map(|pod| pod.number) else { return Answer::not_found() };
         let drawn = self.luck.draw(Occasion::Delete);
-        if self.luck.strikes(&drawn, Fault::Delete404) {
+        if self.luck.strikes(&drawn, RunpodFault::Delete404) {
             return Answer::not_found();
         }
-        if self.luck.strikes(&drawn, Fault::Delete500) {
+        if self.luck.strikes(&drawn, RunpodFault::Delete500) {
             return Answer::trouble();
         }
-        if self.luck.strikes(&drawn, Fault::DeleteIgnored) {
+        if self.luck.strikes(&drawn, RunpodFault::DeleteIgnored) {
             return Answer::Empty;
         }
-        if self.luck.strikes(&drawn, Fault::DeleteLate) {
+        if self.luck.strikes(&drawn, RunpodFault::DeleteLate) {
             let late = self.luck.dice(number).seconds(5, 120);
             let gone_at = self.now().plus(self.clock.scaled(late));
             if let Some(pod) = self.found(id) {
@@ -34,7 +34,7 @@ impl Account {
             return Answer::Empty;
         }
         self.remove(number);
-        if self.luck.strikes(&drawn, Fault::Delete500Done) { Answer::trouble() } else { Answer::Empty }
+        if self.luck.strikes(&drawn, RunpodFault::Delete500Done) { Answer::trouble() } else { Answer::Empty }
     }
 
     /// Deletes a pod with its process.

@@ -9,7 +9,7 @@ use remuda_core::time::Timestamp;
 use super::{Account, Place};
 use crate::runpod::answer::Answer;
 use crate::runpod::catalog::{CENTRES, Cloud, Gpu};
-use crate::runpod::faults::{Fault, Occasion};
+use crate::runpod::faults::{Occasion, RunpodFault};
 use crate::runpod::order::Order;
 use crate::runpod::pod::{Life, Pod};
 
@@ -68,52 +68,52 @@ impl Account {
             let keys = self.ssh_keys.join("\n");
             order.env.entry("PUBLIC_KEY".to_owned()).or_insert(keys);
         }
-        let wrong = order.gpu.another(order.cloud).filter(|_| drawn.contains(&Fault::WrongGpu));
+        let wrong = order.gpu.another(order.cloud).filter(|_| drawn.contains(&RunpodFault::WrongGpu));
         if wrong.is_some() {
-            self.luck.count(Fault::WrongGpu);
+            self.luck.count(RunpodFault::WrongGpu);
         }
         let gpu = wrong.unwrap_or(order.gpu);
-        if self.luck.strikes(&drawn, Fault::Foreign) {
+        if self.luck.strikes(&drawn, RunpodFault::Foreign) {
             self.make_foreign();
         }
-        if self.luck.strikes(&drawn, Fault::Double) {
+        if self.luck.strikes(&drawn, RunpodFault::Double) {
             let place = Place { centre: centre.clone(), is_foreign: false };
             self.make(order.clone(), gpu, place, &BTreeSet::new());
         }
         let number = self.make(order, gpu, Place { centre, is_foreign: false }, &drawn);
-        if self.luck.strikes(&drawn, Fault::Create500) {
+        if self.luck.strikes(&drawn, RunpodFault::Create500) {
             return Answer::trouble();
         }
-        if self.luck.strikes(&drawn, Fault::CreateReset) {
+        if self.luck.strikes(&drawn, RunpodFault::CreateReset) {
             return Answer::Cut(Duration::ZERO);
         }
-        if self.luck.strikes(&drawn, Fault::CreateHang) {
+        if self.luck.strikes(&drawn, RunpodFault::CreateHang) {
             return Answer::Cut(HANG);
         }
         Answer::Json(StatusCode::CREATED, self.picture(number))
     }
 
     /// Refuses a creation before it is examined.
-    fn refusal(&mut self, order: &Order, drawn: &BTreeSet<Fault>) -> Option<Answer> {
-        if self.is_closed || self.luck.strikes(drawn, Fault::Refuse500) {
+    fn refusal(&mut self, order: &Order, drawn: &BTreeSet<RunpodFault>) -> Option<Answer> {
+        if self.is_closed || self.luck.strikes(drawn, RunpodFault::Refuse500) {
             return Some(Answer::trouble());
         }
-        if self.luck.strikes(drawn, Fault::RefuseReset) {
+        if self.luck.strikes(drawn, RunpodFault::RefuseReset) {
             return Some(Answer::Cut(Duration::ZERO));
         }
-        if self.luck.strikes(drawn, Fault::RefuseHang) {
+        if self.luck.strikes(drawn, RunpodFault::RefuseHang) {
             return Some(Answer::Cut(HANG));
         }
-        if self.luck.strikes(drawn, Fault::NoCredit) {
+        if self.luck.strikes(drawn, RunpodFault::NoCredit) {
             let detail = "Insufficient balance: add credit to create a pod.";
             return Some(Answer::problem(StatusCode::PAYMENT_REQUIRED, detail));
         }
         let pool = (order.gpu.id, order.cloud);
-        if drawn.contains(&Fault::Denied) {
+        if drawn.contains(&RunpodFault::Denied) {
             self.denied.insert(pool);
         }
         if self.denied.contains(&pool) {
-            self.luck.count(Fault::Denied);
+            self.luck.count(RunpodFault::Denied);
             let detail = format!("This account has no access to {} in {}.", pool.0, pool.1.name());
             return Some(Answer::problem(StatusCode::FORBIDDEN, detail));
         }
@@ -121,7 +121,7 @@ impl Account {
     }
 
     /// The data centre that takes it.
-    fn place(&mut self, order: &Order, drawn: &BTreeSet<Fault>) -> Result<String, Answer> {
+    fn place(&mut self, order: &Order, drawn: &BTreeSet<RunpodFault>) -> Result<String, Answer> {
         let now = self.now();
         let mut centres = match order.centres.as_slice() {
             [] => CENTRES.iter().map(|(id, _)| (*id).to_owned()).collect(),
@@ -138,7 +138,7 @@ impl Account {
             }
             centres = vec![centre];
         }
-        if self.luck.strikes(drawn, Fault::NoCapacity) {
+        if self.luck.strikes(drawn, RunpodFault::NoCapacity) {
             let until = now.plus(self.clock.scaled(DROUGHT));
             for centre in &centres {
                 self.exhausted.insert((order.gpu.id, centre.clone(), order.cloud), until);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Account;
 use crate::runpod::answer::Answer;
-use crate::runpod::faults::{Fault, Occasion};
+use crate::runpod::faults::{Occasion, RunpodFault};
 
 const LIMIT_MAX: usize = 1000;
 
@@ -25,16 +25,16 @@ impl Account {
         let now = self.now();
         let listed = self.pods.iter().rev().filter(|pod| pod.is_listed(now) && pod.number < below);
         let mut numbers: Vec<u64> = listed.map(|pod| pod.number).collect();
-        if self.luck.strikes(&drawn, Fault::NoArray) {
+        if self.luck.strikes(&drawn, RunpodFault::NoArray) {
             return Answer::ok(json!({"pagination": {"nextCursor": null, "hasNextPage": false}}));
         }
-        if self.luck.strikes(&drawn, Fault::EmptyList) {
+        if self.luck.strikes(&drawn, RunpodFault::EmptyList) {
             numbers.clear();
         }
-        if numbers.len() > 1 && self.luck.strikes(&drawn, Fault::CutList) {
+        if numbers.len() > 1 && self.luck.strikes(&drawn, RunpodFault::CutList) {
             numbers.truncate(numbers.len() / 2);
         }
-        if !numbers.is_empty() && self.luck.strikes(&drawn, Fault::Omit) {
+        if !numbers.is_empty() && self.luck.strikes(&drawn, RunpodFault::Omit) {
             let at = self.luck.dice(self.number ^ numbers.len() as u64).below(numbers.len() as u64);
             numbers.remove(at as usize);
         }
@@ -42,7 +42,9 @@ impl Account {
         numbers.truncate(limit);
         let mut next = numbers.last().copied().unwrap_or_default();
         // Repeating a page of one pod would never end.
-        if numbers.len() > 1 && (has_more || cursor.is_none()) && self.luck.strikes(&drawn, Fault::Duplicate)
+        if numbers.len() > 1
+            && (has_more || cursor.is_none())
+            && self.luck.strikes(&drawn, RunpodFault::Duplicate)
         {
             if !has_more {
                 numbers.truncate(numbers.len().div_ceil(2));
@@ -50,7 +52,7 @@ impl Account {
             }
             next = numbers.last().copied().unwrap_or_default() + 1;
         }
-        if !numbers.is_empty() && self.luck.strikes(&drawn, Fault::BadCursor) {
+        if !numbers.is_empty() && self.luck.strikes(&drawn, RunpodFault::BadCursor) {
             has_more = true;
             next = below.min(numbers[0] + 1);
         }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use crate::runpod::{Fake, Fault, Options};
+use crate::runpod::{FakeRunpod, FakeRunpodOptions, RunpodFault};
 
 pub(super) struct Client {
-    pub(super) fake: Fake,
+    pub(super) fake: FakeRunpod,
     pub(super) http: reqwest::Client,
 }
 
@@ -24,17 +24,17 @@ pub(super) struct Seen {
 }
 
 /// An account in manual time, and a client of it.
-pub(super) async fn begin(options: Options) -> Client {
+pub(super) async fn begin(options: FakeRunpodOptions) -> Client {
     // Fails if another test in this process has installed it.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let fake = Fake::start(Options { manual_time: true, ..options }).await.unwrap();
+    let fake = FakeRunpod::start(FakeRunpodOptions { manual_time: true, ..options }).await.unwrap();
     // Pooled connections would be cut, which is not what these tests are about.
     let http = reqwest::Client::builder().pool_max_idle_per_host(0).user_agent("story/1").build().unwrap();
     Client { fake, http }
 }
 
 pub(super) async fn plain() -> Client {
-    begin(Options::default()).await
+    begin(FakeRunpodOptions::default()).await
 }
 
 /// The smallest order that gets a machine.
@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Creates a pod with this fault.
-    pub(super) async fn made_with(&self, fault: Fault) -> String {
+    pub(super) async fn made_with(&self, fault: RunpodFault) -> String {
         self.fake.control().strike_next(fault);
         let id = self.made("p").await;
         assert_eq!(self.fake.struck()[fault.name()], 1);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::harness::{Client, Seen, begin, plain};
-use crate::runpod::{Fault, Options};
+use crate::runpod::{FakeRunpodOptions, RunpodFault};
 
 async fn three() -> Client {
     let client = plain().await;
@@ -41,7 +41,7 @@ async fn the_newest_pods_come_first_and_pages_follow_each_other() {
 /// A list that is empty, truncated, lacks a pod or has no list in it.
 #[tokio::test]
 async fn a_list_can_lack_pods_that_live_and_be_whole_the_next_time() {
-    for (fault, left) in [(Fault::EmptyList, 0), (Fault::CutList, 1), (Fault::Omit, 2)] {
+    for (fault, left) in [(RunpodFault::EmptyList, 0), (RunpodFault::CutList, 1), (RunpodFault::Omit, 2)] {
         let client = three().await;
         client.fake.control().strike_next(fault);
         let page = client.get("/pods").await;
@@ -51,7 +51,7 @@ async fn a_list_can_lack_pods_that_live_and_be_whole_the_next_time() {
         assert_eq!(client.fake.ledger().alive, 3);
     }
     let client = three().await;
-    client.fake.control().strike_next(Fault::NoArray);
+    client.fake.control().strike_next(RunpodFault::NoArray);
     let page = client.get("/pods").await;
     assert_eq!((page.status, page.body.get("pods")), (200, None));
 }
@@ -59,7 +59,7 @@ async fn a_list_can_lack_pods_that_live_and_be_whole_the_next_time() {
 #[tokio::test]
 async fn a_pod_can_be_on_two_pages() {
     let client = three().await;
-    client.fake.control().strike_next(Fault::Duplicate);
+    client.fake.control().strike_next(RunpodFault::Duplicate);
     let first = client.get("/pods").await;
     let second = next(&client, &first, "").await;
     assert_eq!((names(&first), names(&second)), (vec!["c", "b"], vec!["b", "a"]));
@@ -68,9 +68,9 @@ async fn a_pod_can_be_on_two_pages() {
 #[tokio::test]
 async fn a_cursor_can_lead_to_where_one_is() {
     let client = three().await;
-    client.fake.control().strike_next(Fault::BadCursor);
+    client.fake.control().strike_next(RunpodFault::BadCursor);
     let first = client.get("/pods").await;
-    client.fake.control().strike_next(Fault::BadCursor);
+    client.fake.control().strike_next(RunpodFault::BadCursor);
     let second = next(&client, &first, "").await;
     assert_eq!(names(&first), names(&second));
     assert_eq!(second.body["pagination"]["nextCursor"], first.body["pagination"]["nextCursor"]);
@@ -79,14 +79,14 @@ async fn a_cursor_can_lead_to_where_one_is() {
 #[tokio::test]
 async fn a_new_pod_can_be_late_in_the_list_and_late_by_itself() {
     let client = plain().await;
-    client.fake.control().strike_next(Fault::LateList);
+    client.fake.control().strike_next(RunpodFault::LateList);
     let id = client.made("listed late").await;
     assert_eq!(client.pod(&id).await["name"], "listed late");
     assert!(client.names().await.is_empty());
     client.pass(20);
     assert_eq!(client.names().await, ["listed late"]);
 
-    client.fake.control().strike_next(Fault::LateGet);
+    client.fake.control().strike_next(RunpodFault::LateGet);
     let id = client.made("found late").await;
     assert_eq!(client.names().await, ["found late", "listed late"]);
     assert_eq!(client.get(&format!("/pods/{id}")).await.status, 404);
@@ -99,8 +99,8 @@ async fn a_new_pod_can_be_late_in_the_list_and_late_by_itself() {
 /// Foreign pods have other names.
 #[tokio::test]
 async fn pods_of_others_are_in_the_list_and_not_in_the_sums() {
-    let client = begin(Options { foreign: 2, ..Options::default() }).await;
-    client.fake.control().strike_next(Fault::Foreign);
+    let client = begin(FakeRunpodOptions { foreign: 2, ..FakeRunpodOptions::default() }).await;
+    client.fake.control().strike_next(RunpodFault::Foreign);
     client.made("ours").await;
     let names: BTreeSet<String> = client.names().await.into_iter().collect();
     assert_eq!(names.len(), 4);

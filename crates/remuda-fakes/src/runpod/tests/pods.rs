@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::harness::{begin, order, plain, seen};
-use crate::runpod::{Capacity, Options, Volume};
+use crate::runpod::{Capacity, FakeRunpodOptions, Volume};
 
 /// The keys that the specification requires of every pod.
 const KEYS: [&str; 23] = [
@@ -65,7 +65,7 @@ async fn a_pod_is_made_becomes_usable_and_is_gone_after_its_deletion() {
 
 #[tokio::test]
 async fn the_books_tell_what_was_made_and_paid() {
-    let client = begin(Options { foreign: 1, ..Options::default() }).await;
+    let client = begin(FakeRunpodOptions { foreign: 1, ..FakeRunpodOptions::default() }).await;
     let first = client.made("fleet-1").await;
     client.pass(3600);
     client.made("fleet-2").await;
@@ -140,7 +140,7 @@ async fn a_change_of_what_runs_resets_the_container() {
 async fn what_there_is_runs_out_and_comes_back() {
     let rule = |text| Capacity::parse(text).unwrap();
     let capacity = vec![rule("NVIDIA GeForce RTX 4090@EU-RO-1=1"), rule("*/COMMUNITY=0")];
-    let client = begin(Options { capacity, ..Options::default() }).await;
+    let client = begin(FakeRunpodOptions { capacity, ..FakeRunpodOptions::default() }).await;
     let mut here = order("p");
     here["dataCenterIds"] = json!(["EU-RO-1"]);
     let first = client.post("/pods", &here).await;
@@ -167,7 +167,7 @@ async fn what_there_is_runs_out_and_comes_back() {
 #[tokio::test]
 async fn an_account_that_spends_too_much_finds_nothing_free() {
     let spend_max = Some("1".parse().unwrap());
-    let client = begin(Options { spend_max, ..Options::default() }).await;
+    let client = begin(FakeRunpodOptions { spend_max, ..FakeRunpodOptions::default() }).await;
     client.made("p").await;
     assert_eq!(client.create("q").await.status, 400);
     assert_eq!(client.fake.ledger().names["q"].pods, 0);
@@ -176,7 +176,7 @@ async fn an_account_that_spends_too_much_finds_nothing_free() {
 #[tokio::test]
 async fn a_network_volume_pins_its_pods_to_one_place() {
     let volume = Volume { id: "abc123".into(), data_center: "EU-RO-1".into(), size_gb: 100 };
-    let client = begin(Options { volumes: vec![volume], ..Options::default() }).await;
+    let client = begin(FakeRunpodOptions { volumes: vec![volume], ..FakeRunpodOptions::default() }).await;
     let mut order = order("p");
     order["mounts"] = json!({"network": [{"volumeId": "abc123", "path": "/workspace"}]});
     assert_eq!(client.post("/pods", &order).await.body["dataCenterId"], "EU-RO-1");

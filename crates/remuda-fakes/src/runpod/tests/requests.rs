@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::harness::{begin, order, plain, seen};
-use crate::runpod::{Fault, Faults, Options};
+use crate::runpod::{FakeRunpodOptions, RunpodFault, RunpodFaults};
 
 #[tokio::test]
 async fn without_a_name_of_its_own_a_program_is_kept_out_in_html() {
@@ -20,7 +20,8 @@ async fn without_a_name_of_its_own_a_program_is_kept_out_in_html() {
 
 #[tokio::test]
 async fn a_key_is_demanded_and_looked_at_after_the_size() {
-    let client = begin(Options { token: Some("rpa_right".into()), ..Options::default() }).await;
+    let client =
+        begin(FakeRunpodOptions { token: Some("rpa_right".into()), ..FakeRunpodOptions::default() }).await;
     let url = format!("{}/pods", client.fake.url());
     let without = seen(client.http.get(&url)).await.unwrap();
     assert_eq!((without.status, &without.body["detail"]), (401, &json!("missing bearer token")));
@@ -89,7 +90,8 @@ async fn everything_that_is_wrong_with_an_order_is_named() {
 
 #[tokio::test]
 async fn who_asks_too_often_is_told_how_long_to_wait() {
-    let client = begin(Options { requests_per_minute: Some(3), ..Options::default() }).await;
+    let client =
+        begin(FakeRunpodOptions { requests_per_minute: Some(3), ..FakeRunpodOptions::default() }).await;
     let first = client.get("/pods").await;
     let limit = first.rate_limit.unwrap();
     assert!(limit.starts_with("\"minute\";r=2;t=60, \"hour\";r=119;t=3600, \"day\";r=49999;"), "{limit}");
@@ -101,7 +103,7 @@ async fn who_asks_too_often_is_told_how_long_to_wait() {
     assert_eq!(refused.body["detail"], "rate limit exceeded for the minute window");
     client.pass(47);
     assert_eq!(client.get("/pods").await.status, 200);
-    let exempt = begin(Options { requests_per_minute: None, ..Options::default() }).await;
+    let exempt = begin(FakeRunpodOptions { requests_per_minute: None, ..FakeRunpodOptions::default() }).await;
     assert_eq!(exempt.get("/pods").await.rate_limit, None);
 }
 
@@ -109,18 +111,18 @@ async fn who_asks_too_often_is_told_how_long_to_wait() {
 async fn any_request_may_meet_a_proxy_a_bad_key_or_a_limit() {
     let client = plain().await;
     for (fault, status, kind) in [
-        (Fault::Html502, 502, "text/html; charset=UTF-8"),
-        (Fault::Html403, 403, "text/html; charset=UTF-8"),
-        (Fault::Unauthorized, 401, "application/problem+json"),
-        (Fault::RateLimited, 429, "application/problem+json"),
+        (RunpodFault::Html502, 502, "text/html; charset=UTF-8"),
+        (RunpodFault::Html403, 403, "text/html; charset=UTF-8"),
+        (RunpodFault::Unauthorized, 401, "application/problem+json"),
+        (RunpodFault::RateLimited, 429, "application/problem+json"),
     ] {
         client.fake.control().strike_next(fault);
         let seen = client.get("/pods").await;
         assert_eq!((seen.status, seen.kind.as_str()), (status, kind), "{fault}");
-        assert_eq!(seen.retry_after.is_some(), fault == Fault::RateLimited);
+        assert_eq!(seen.retry_after.is_some(), fault == RunpodFault::RateLimited);
         assert_eq!(client.get("/pods").await.status, 200, "only once: {fault}");
     }
-    client.fake.control().set_faults(Faults::none().with(Fault::Unauthorized, 1.0));
+    client.fake.control().set_faults(RunpodFaults::none().with(RunpodFault::Unauthorized, 1.0));
     assert_eq!(client.create("p").await.status, 401);
     assert_eq!(client.get("/catalog/gpus").await.status, 401);
     assert!(client.fake.ledger().pods.is_empty());
@@ -130,7 +132,7 @@ async fn any_request_may_meet_a_proxy_a_bad_key_or_a_limit() {
 async fn the_catalog_is_read_by_ids_with_spaces_and_says_high_whatever_happens() {
     let client = plain().await;
     assert_eq!(client.get("/catalog/gpus?include=AVAILABILITY").await.status, 400);
-    client.fake.control().set_faults(Faults::none().with(Fault::NoCapacity, 1.0));
+    client.fake.control().set_faults(RunpodFaults::none().with(RunpodFault::NoCapacity, 1.0));
     assert_eq!(client.create("p").await.status, 400);
     let path = "/catalog/gpus/NVIDIA%20GeForce%20RTX%204090?include=AVAILABILITY&product=POD&count=1";
     let gpu = client.get(path).await;

@@ -6,12 +6,12 @@ use super::super::RunPodOffer;
 use super::*;
 use crate::contract::{Account, passes_the_contract};
 use crate::provider::Provider;
-use remuda_fakes::runpod::{Fake, Fault, Faults, Options};
+use remuda_fakes::runpod::{FakeRunpod, FakeRunpodOptions, RunpodFault, RunpodFaults};
 
 const OFFER: &str = "NVIDIA GeForce RTX 4090/SECURE";
 
 struct Fixture {
-    fake: Fake,
+    fake: FakeRunpod,
     runpod: RunPodProvider,
 }
 
@@ -31,8 +31,13 @@ impl Account for Fixture {
 
 /// An account with foreign pods and a simulated clock.
 async fn fixture() -> Fixture {
-    let options = Options { foreign: 2, manual_time: true, requests_per_minute: None, ..Options::default() };
-    let fake = Fake::start(options).await.unwrap();
+    let options = FakeRunpodOptions {
+        foreign: 2,
+        manual_time: true,
+        requests_per_minute: None,
+        ..FakeRunpodOptions::default()
+    };
+    let fake = FakeRunpod::start(options).await.unwrap();
     let quick = RunPodSettings { create_max: Duration::from_millis(500), ..settings(&fake.url()) };
     let runpod = RunPodProvider::new(quick, http()).unwrap();
     Fixture { fake, runpod }
@@ -54,7 +59,7 @@ impl Fixture {
         self.list().await.unwrap().into_iter().filter(|pod| pod.tag == tag).collect()
     }
 
-    fn strike(&self, fault: Fault) {
+    fn strike(&self, fault: RunpodFault) {
         self.fake.control().strike_next(fault);
     }
 
@@ -73,12 +78,12 @@ impl Fixture {
 #[tokio::test]
 async fn creation_without_an_answer_is_ambiguous() {
     for (fault, made) in [
-        (Fault::Create500, 1),
-        (Fault::CreateReset, 1),
-        (Fault::CreateHang, 1),
-        (Fault::Refuse500, 0),
-        (Fault::RefuseReset, 0),
-        (Fault::RefuseHang, 0),
+        (RunpodFault::Create500, 1),
+        (RunpodFault::CreateReset, 1),
+        (RunpodFault::CreateHang, 1),
+        (RunpodFault::Refuse500, 0),
+        (RunpodFault::RefuseReset, 0),
+        (RunpodFault::RefuseHang, 0),
     ] {
         let fixture = fixture().await;
         fixture.strike(fault);
@@ -93,13 +98,13 @@ async fn creation_without_an_answer_is_ambiguous() {
 #[tokio::test]
 async fn refused_creation_has_a_reason_and_creates_nothing() {
     for (fault, class) in [
-        (Fault::NoCapacity, ProviderErrorClass::Capacity),
-        (Fault::NoCredit, ProviderErrorClass::Billing),
-        (Fault::Denied, ProviderErrorClass::Denied),
-        (Fault::Unauthorized, ProviderErrorClass::Auth),
-        (Fault::Html403, ProviderErrorClass::Auth),
-        (Fault::Html502, ProviderErrorClass::Ambiguous),
-        (Fault::RateLimited, ProviderErrorClass::RateLimited),
+        (RunpodFault::NoCapacity, ProviderErrorClass::Capacity),
+        (RunpodFault::NoCredit, ProviderErrorClass::Billing),
+        (RunpodFault::Denied, ProviderErrorClass::Denied),
+        (RunpodFault::Unauthorized, ProviderErrorClass::Auth),
+        (RunpodFault::Html403, ProviderErrorClass::Auth),
+        (RunpodFault::Html502, ProviderErrorClass::Ambiguous),
+        (RunpodFault::RateLimited, ProviderErrorClass::RateLimited),
     ] {
         let fixture = fixture().await;
         fixture.strike(fault);
@@ -116,7 +121,7 @@ async fn refused_creation_has_a_reason_and_creates_nothing() {
 #[tokio::test]
 async fn capacity_is_per_offer() {
     let fixture = fixture().await;
-    fixture.strike(Fault::NoCapacity);
+    fixture.strike(RunpodFault::NoCapacity);
     let (first, second) = ("NVIDIA GeForce RTX 4090@EU-RO-1", "NVIDIA L4@EU-RO-1");
     assert_eq!(fixture.runpod.rent(order(TAG, first)).await.unwrap_err().class, ProviderErrorClass::Capacity);
     assert_eq!(fixture.runpod.rent(order(TAG, first)).await.unwrap_err().class, ProviderErrorClass::Capacity);
@@ -129,8 +134,9 @@ async fn capacity_is_per_offer() {
 /// Faults: P6.
 #[tokio::test]
 async fn rate_limit_is_respected_without_further_calls() {
-    let options = Options { manual_time: true, requests_per_minute: Some(3), ..Options::default() };
-    let fake = Fake::start(options).await.unwrap();
+    let options =
+        FakeRunpodOptions { manual_time: true, requests_per_minute: Some(3), ..FakeRunpodOptions::default() };
+    let fake = FakeRunpod::start(options).await.unwrap();
     let runpod = RunPodProvider::new(settings(&fake.url()), http()).unwrap();
     let mut results = Vec::new();
     for _ in 0..10 {
@@ -151,27 +157,27 @@ async fn broken_list_is_an_error_and_repeated_pods_are_not() {
     fixture.rent(TAG).await.unwrap();
     let control = fixture.fake.control();
     for (fault, class) in [
-        (Fault::BadCursor, ProviderErrorClass::Transient),
-        (Fault::NoArray, ProviderErrorClass::Transient),
-        (Fault::Html502, ProviderErrorClass::Transient),
-        (Fault::Html403, ProviderErrorClass::Auth),
-        (Fault::Unauthorized, ProviderErrorClass::Auth),
+        (RunpodFault::BadCursor, ProviderErrorClass::Transient),
+        (RunpodFault::NoArray, ProviderErrorClass::Transient),
+        (RunpodFault::Html502, ProviderErrorClass::Transient),
+        (RunpodFault::Html403, ProviderErrorClass::Auth),
+        (RunpodFault::Unauthorized, ProviderErrorClass::Auth),
     ] {
-        control.set_faults(Faults::none().with(fault, 1.0));
+        control.set_faults(RunpodFaults::none().with(fault, 1.0));
         assert_eq!(fixture.list().await.unwrap_err(), class, "{fault}");
-        control.set_faults(Faults::none());
+        control.set_faults(RunpodFaults::none());
         assert_eq!(fixture.named(TAG).await.len(), 1, "{fault}: and the next is as it should be");
     }
-    fixture.strike(Fault::Duplicate);
+    fixture.strike(RunpodFault::Duplicate);
     assert_eq!(fixture.named(TAG).await.len(), 1);
-    fixture.strike(Fault::RateLimited);
+    fixture.strike(RunpodFault::RateLimited);
     assert_eq!(fixture.list().await.unwrap_err(), ProviderErrorClass::RateLimited);
 }
 
 #[tokio::test]
 async fn pods_with_one_name_are_all_listed() {
     let fixture = fixture().await;
-    fixture.strike(Fault::Double);
+    fixture.strike(RunpodFault::Double);
     let made = fixture.rent(TAG).await.unwrap();
     let listed = fixture.named(TAG).await;
     assert_eq!(listed.len(), 2, "which of them to keep is not decided here");
@@ -183,13 +189,13 @@ async fn pods_with_one_name_are_all_listed() {
 async fn return_reports_acceptance_and_the_list_its_effect() {
     for (fault, result, is_gone) in [
         (None, Ok(()), true),
-        (Some(Fault::DeleteIgnored), Ok(()), false),
-        (Some(Fault::DeleteLate), Ok(()), false),
-        (Some(Fault::Delete500), Err(ProviderErrorClass::Ambiguous), false),
-        (Some(Fault::Delete500Done), Err(ProviderErrorClass::Ambiguous), true),
-        (Some(Fault::Delete404), Err(ProviderErrorClass::NotFound), false),
-        (Some(Fault::Unauthorized), Err(ProviderErrorClass::Auth), false),
-        (Some(Fault::Html502), Err(ProviderErrorClass::Ambiguous), false),
+        (Some(RunpodFault::DeleteIgnored), Ok(()), false),
+        (Some(RunpodFault::DeleteLate), Ok(()), false),
+        (Some(RunpodFault::Delete500), Err(ProviderErrorClass::Ambiguous), false),
+        (Some(RunpodFault::Delete500Done), Err(ProviderErrorClass::Ambiguous), true),
+        (Some(RunpodFault::Delete404), Err(ProviderErrorClass::NotFound), false),
+        (Some(RunpodFault::Unauthorized), Err(ProviderErrorClass::Auth), false),
+        (Some(RunpodFault::Html502), Err(ProviderErrorClass::Ambiguous), false),
     ] {
         let fixture = fixture().await;
         let pod = fixture.rent(TAG).await.unwrap();
@@ -216,7 +222,7 @@ async fn pod_runs_only_with_a_runtime() {
     assert_eq!(pod.status, PodStatus::Running);
     assert_eq!(pod.ssh.as_ref().map(|ssh| ssh.user.as_str()), Some("root"));
     assert_eq!(Some(pod.price.unwrap()), runpod.prices().await.unwrap().get(OFFER).copied());
-    fixture.strike(Fault::Flicker);
+    fixture.strike(RunpodFault::Flicker);
     assert_eq!(fixture.named(TAG).await[0].status, PodStatus::Starting);
     fixture.fake.control().exit(pod.id.as_str());
     let [stopped] = fixture.named(TAG).await.try_into().unwrap();
@@ -226,7 +232,7 @@ async fn pod_runs_only_with_a_runtime() {
 #[tokio::test]
 async fn failed_start_is_explained_in_the_log() {
     let fixture = fixture().await;
-    fixture.strike(Fault::PullError);
+    fixture.strike(RunpodFault::PullError);
     let pod = fixture.rent(TAG).await.unwrap();
     fixture.advance(1200);
     assert_eq!(fixture.named(TAG).await[0].status, PodStatus::Failed);
@@ -237,9 +243,9 @@ async fn failed_start_is_explained_in_the_log() {
 #[tokio::test]
 async fn pod_without_a_price_is_not_free() {
     let fixture = fixture().await;
-    fixture.strike(Fault::CostZero);
+    fixture.strike(RunpodFault::CostZero);
     assert_eq!(fixture.rent(TAG).await.unwrap().price, None);
-    fixture.strike(Fault::WrongGpu);
+    fixture.strike(RunpodFault::WrongGpu);
     let other = fixture.rent("remuda-0a1b2c3d-gpus-2").await.unwrap();
     assert_ne!(other.kind, OFFER.parse::<RunPodOffer>().unwrap().gpu, "the delivered kind is reported");
 }

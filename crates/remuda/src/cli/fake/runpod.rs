@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use remuda_core::money::Money;
-use remuda_fakes::runpod::{self, Capacity, Exec, Fault, Faults, Options, UnknownFault, Volume};
+use remuda_fakes::runpod::{
+    self, Capacity, Exec, FakeRunpodOptions, RunpodFault, RunpodFaults, UnknownRunpodFault, Volume,
+};
 use serde_json::json;
 
 use super::speed;
@@ -80,7 +82,7 @@ impl Runpod {
         let options = self.options()?;
         let listen = options.listen;
         let fake =
-            runpod::Fake::start(options).await.with_context(|| format!("cannot listen on {listen}"))?;
+            runpod::FakeRunpod::start(options).await.with_context(|| format!("cannot listen on {listen}"))?;
         if self.json {
             print_line(&json!({"url": fake.url(), "control": control(&fake)}).to_string());
         } else {
@@ -91,14 +93,14 @@ impl Runpod {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn options(&self) -> anyhow::Result<Options> {
-        let mut faults = Faults::none();
+    fn options(&self) -> anyhow::Result<FakeRunpodOptions> {
+        let mut faults = RunpodFaults::none();
         for fault in &self.faults {
             faults.set_from(fault)?;
         }
         let program = std::env::current_exe().context("this program does not know where it lies")?;
         let keeper = (program, vec!["fake".into(), "keep-pod".into(), "--".into()]);
-        Ok(Options {
+        Ok(FakeRunpodOptions {
             listen: self.listen,
             speed: self.speed,
             faults,
@@ -117,13 +119,13 @@ impl Runpod {
     }
 }
 
-fn control(fake: &runpod::Fake) -> String {
+fn control(fake: &runpod::FakeRunpod) -> String {
     format!("http://{}/_remuda", fake.address())
 }
 
 /// Kept as it was written: a later one may take an earlier one back.
-fn fault(text: &str) -> Result<String, UnknownFault> {
-    Faults::none().set_from(text).map(|()| text.to_owned())
+fn fault(text: &str) -> Result<String, UnknownRunpodFault> {
+    RunpodFaults::none().set_from(text).map(|()| text.to_owned())
 }
 
 fn capacity(text: &str) -> Result<Capacity, String> {
@@ -136,8 +138,8 @@ fn volume(text: &str) -> Result<Volume, String> {
 }
 
 pub(super) fn help() -> String {
-    let mut text = "Faults (each is drawn on its own occasion):\n".to_owned();
-    for (_, name, meaning) in Fault::all() {
+    let mut text = "RunpodFaults (each is drawn on its own occasion):\n".to_owned();
+    for (_, name, meaning) in RunpodFault::all() {
         // Writing to a string does not fail.
         let _ = writeln!(text, "  {name:<24}{meaning}");
     }
