@@ -56,7 +56,7 @@ pub struct AgentSettings {
 pub struct AgentDeadlines {
     /// How long this worker may be silent while idle, in place of the plane's setting.
     pub stale_after: Option<Duration>,
-    /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
+    /// Without contact to its plane for this long, a worker stops itself and its machine: the plane cannot do it.
     pub contact_timeout: Option<Duration>,
     /// How long it has to finish what it holds once it is asked to stop; the rest is handed back in time.
     pub notice: Option<Duration>,
@@ -67,11 +67,11 @@ pub struct AgentDeadlines {
 pub struct AgentTimeouts {
     /// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
     pub unknown_recheck: Duration,
-    /// Whoever goes on for longer with what it was told to stop is sick.
+    /// A service that still runs a cancelled attempt after this long is sick.
     pub cancel_timeout: Duration,
     /// So long one thing may run at the service while ours waits behind it; after that nothing moves there any more.
     pub queue_stall_max: Duration,
-    /// How often a service that was given up is looked at: somebody may have mended it.
+    /// How often a service that was given up is checked again: an operator may have repaired it.
     pub given_up_recheck: Duration,
 }
 

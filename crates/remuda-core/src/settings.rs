@@ -19,7 +19,7 @@ pub struct Settings {
     pub beat_busy: Duration,
     /// An idle worker is offline after this: three beats of 30 s, one may be lost and one late.
     pub stale_after: Duration,
-    /// Whoever goes stale so often within an hour is told of: twice is a bad day, three times a bad machine.
+    /// A worker or machine that goes stale this often within an hour raises an alert: three times is a bad machine.
     pub flaps_before_alert: u32,
     /// No new work for a busy worker after three missed beats of 5 s.
     pub suspect_after: Duration,
@@ -54,7 +54,7 @@ pub struct Settings {
     pub block_cooldown_max: Duration,
     /// A worker that is all there is gets no blocks: they would only make everyone wait.
     pub exempt_sole_worker: bool,
-    /// `shape`: jobs of one kind share blocks; `exact`: only the same workflow to the letter does.
+    /// `shape`: jobs of one kind share blocks; `exact`: only identical workflows do.
     pub block_on: BlockOn,
     /// Failures in a row, over different shapes, that put a worker on probation.
     pub probation_after: u32,
@@ -65,7 +65,7 @@ pub struct Settings {
     /// Share of the fleet (in percent, and at least three workers) whose loss within one lease is taken for our own
     /// fault: nothing is requeued until things have been calm for a lease.
     pub mass_loss_percent: u8,
-    /// The plane was not running for this long (paused, slow store): nobody else is blamed for it.
+    /// The plane was not running for this long (paused, slow store): no worker is blamed for it.
     pub plane_stall_max: Duration,
     /// Unfinished jobs the plane will hold; more are refused with a hint to come back.
     pub open_jobs_max: usize,

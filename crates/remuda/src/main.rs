@@ -1,4 +1,4 @@
-//! The `remuda` program; everything it does is in the library beside it.
+//! The `remuda` program; everything it does is in the library of the same name.
 
 use std::process::ExitCode;
 

@@ -144,7 +144,7 @@ async fn open(plane: &PlaneProcess, kind: Kind, job: JobId, n: usize) -> anyhow:
     Ok(line)
 }
 
-/// How late everybody heard everything.
+/// Latencies of every event at every listener.
 #[derive(Clone, Debug, Default)]
 struct Lags(Arc<Mutex<Vec<Duration>>>);
 

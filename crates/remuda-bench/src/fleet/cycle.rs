@@ -20,7 +20,7 @@ use crate::figures::Figures;
 use crate::load::percentile;
 
 const CYCLES: usize = 20;
-/// All in one moment: nobody falls silent while this is measured.
+/// All at one moment, so that no worker goes silent while this is measured.
 const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 
 pub(crate) fn measure(table: &mut Figures, workers: usize, waiting: u64) -> anyhow::Result<()> {

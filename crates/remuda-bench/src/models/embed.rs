@@ -1,6 +1,6 @@
 //! Embedding beside ONNX Runtime and sentence-transformers: the same weights and texts, from the text to the vector.
 //!
-//! Whoever is compared takes turns within each figure, so that all meet the same machine.
+//! The candidates take turns within each figure, so that all meet the same machine.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! `remuda demo`: the first thing to type. A plane, three workers and some jobs, all of them real; one worker is
-//! killed in the middle, and its job is done all the same. Nothing of it is left behind.
+//! killed in the middle, and its job still completes. Nothing is left behind.
 //!
 //! ```text
 //!  stage ──▶ submit ──▶ follow the events, tell them, kill one worker ──▶ look at the end ──▶ clear the stage
@@ -136,7 +136,7 @@ struct Killed {
     process: i32,
 }
 
-/// What is played: the jobs, what became of them, and what is told of it.
+/// The demo: its jobs, how they ended, and the output.
 struct Play {
     jobs: Vec<Job>,
     began: Instant,

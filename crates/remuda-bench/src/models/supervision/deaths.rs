@@ -62,7 +62,7 @@ async fn seen(file: &Path, isolation: Isolation, mishap: &str, why: &str) -> any
         let ticket = ask(&pool, mishap)?;
         until(|| deaths(&pool, why) > before).await?;
         took.push(began.elapsed());
-        // Nobody wants its answer any more, so it kills nobody else.
+        // The request is dropped, so that it kills no other copy.
         drop(ticket);
         until(|| pool.has_alive_workers("embed")).await?;
         ask(&pool, "well")?.answer().await?;

@@ -98,7 +98,7 @@ fn a_dead_worker_that_is_drained_goes_offline_like_any_other() {
     assert_eq!(story.presence("a"), Presence::Offline);
 }
 
-/// Faults: N5. Whoever is the first to return must not doom those who are on their way.
+/// Faults: N5. The first worker to return must not cause verdicts against those on their way.
 #[test]
 fn the_first_to_return_from_a_long_cut_does_not_doom_the_others() {
     let fleet = ["a", "b", "c", "d"];
@@ -130,7 +130,7 @@ fn work_that_came_and_went_is_no_sign_of_life_either() {
     story.is(second, "queued");
 }
 
-/// What a new process found at its service and nobody wants any more.
+/// An attempt that a restarted agent found at its service and the plane has lost.
 fn stray() -> crate::wire::HeldAttempt {
     let (job, attempt) = (JobId::from_u128(99), Attempt(1));
     crate::wire::HeldAttempt { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
@@ -213,7 +213,7 @@ fn what_a_worker_joins_with_and_nobody_believes_in_takes_its_room() {
     story.is(next, "running on a, attempt 1");
 }
 
-/// Faults: A9. The cycle comes between the moment it is stuck and the moment somebody looks.
+/// Faults: A9. The cycle runs between the moment it is stuck and the next check.
 #[test]
 fn what_is_stuck_takes_nothing_along_whoever_notices_first() {
     let mut story = Story::new();

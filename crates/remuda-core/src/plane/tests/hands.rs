@@ -156,7 +156,7 @@ impl Story {
         settled.verdict.clone()
     }
 
-    /// Whoever took something on says so at once, as agents do.
+    /// Workers confirm new attempts at once, as agents do.
     pub(super) fn speak(&mut self) {
         let news: Vec<_> =
             self.hands.iter().filter(|(_, hand)| hand.has_news).map(|(name, _)| name.clone()).collect();

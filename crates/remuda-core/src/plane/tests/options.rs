@@ -64,7 +64,7 @@ fn a_preferred_worker_is_chosen_while_it_is_free_and_others_take_the_job_otherwi
     story.is(of_shape, "running on b");
 }
 
-/// Whoever finds a job first hands it to the one it prefers, if that one is free in the same moment.
+/// A job is assigned to its preferred worker if that one is free at the same moment.
 #[test]
 fn a_job_that_waited_goes_to_the_worker_it_prefers_when_all_become_free_at_once() {
     let mut story = Story::new();

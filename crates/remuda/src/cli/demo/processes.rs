@@ -42,7 +42,7 @@ const JOIN_MAX: Duration = Duration::from_secs(15);
 pub(super) struct DemoProcesses {
     pub(super) url: String,
     painter: Option<DrawingModel>,
-    // Dropped in this order: nobody works for a plane that is gone, nobody writes into a folder that is gone.
+    // Dropped in this order: workers before their plane, processes before the folder they write to.
     workers: Vec<Worker>,
     serving: Option<Serving>,
     folder: Folder,
