@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn while_nobody_is_heard_calm_proves_nothing() {
+    fn silence_without_any_beat_is_not_calm() {
         let mut brake = MassLoss::default();
         assert_eq!(vanish(&mut brake, 3, 3), Some(3));
         assert!(brake.is_on(at(600)));

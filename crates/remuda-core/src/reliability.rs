@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn too_often_is_told_once_an_hour_and_whoever_always_fails_takes_little_room() {
+    fn flapping_alert_is_hourly_and_history_bounded() {
         let mut it = Reliability::new(at(0));
         let mut told = Vec::new();
         for n in 1..=(8 * 24 * 6_u64) {

@@ -128,7 +128,7 @@ fn a_stuck_attempt_fails_its_worker_and_all_it_held_goes_back() {
 }
 
 #[test]
-fn of_a_silent_worker_nobody_knows_whether_it_is_stuck() {
+fn silent_worker_is_not_judged_stuck() {
     let stuck = AttemptView { progressed_at: ago(301), ..held(1) };
     let silent =
         WorkerView { attempts: vec![held(2), stuck], presence: Presence::Suspect, ..worker("a", Active) };
@@ -251,7 +251,7 @@ fn nothing_is_ordered_while_creation_fails_and_then_one_at_a_time() {
 }
 
 #[test]
-fn while_most_are_silent_nobody_is_failed_reset_drained_or_terminated() {
+fn mass_silence_pauses_all_worker_verdicts() {
     let workers = [
         WorkerView { trouble: Some("Spawning timeout".to_owned()), ..worker("overdue", Spawning) },
         WorkerView { beat_at: Some(ago(400)), ..busy("silent", 1) },

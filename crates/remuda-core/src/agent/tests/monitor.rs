@@ -84,7 +84,7 @@ fn what_is_heard_of_an_attempt_before_it_was_taken_is_asked_about_afterwards() {
 }
 
 #[test]
-fn any_message_starts_the_silence_anew() {
+fn any_message_restarts_silence() {
     let mut agent = handing_in();
     let signal = AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress: 0.5, phase: String::new() };
     tell(
@@ -325,7 +325,7 @@ fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
 }
 
 #[test]
-fn waiting_behind_somebody_elses_work_is_not_standing_still() {
+fn waiting_behind_other_work_is_not_stuck() {
     let mut agent = handing_in();
     agent.step(at(10), submitted(SubmitOutcome::Accepted));
     let step = |agent: &Agent| agent.held[&id(1)].step;

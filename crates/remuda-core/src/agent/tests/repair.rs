@@ -268,7 +268,7 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
 }
 
 #[test]
-fn a_service_that_ended_by_itself_is_started_anew_and_what_it_ran_is_suspect() {
+fn exited_service_restarts_and_its_attempt_is_suspect() {
     let mut agent = holding();
     let ended = news(ServiceEvent::Exited { why: "Segmentation fault".to_owned() });
     assert!(told(&agent.step(at(10), ended)).contains(&"apply Restart".to_owned()));

@@ -4,7 +4,7 @@ use super::*;
 
 /// Faults: A1.
 #[test]
-fn a_worker_that_starts_anew_and_still_holds_the_attempt_goes_on_with_it() {
+fn restarted_worker_keeps_attempt_it_still_holds() {
     let mut story = Story::new();
     story.join("a");
     let job = story.submit("s");
@@ -277,7 +277,7 @@ fn a_draining_worker_finishes_what_it_holds_and_gets_nothing_new() {
 
 /// Faults: A13.
 #[test]
-fn a_worker_whose_notice_is_over_gives_its_job_back_at_once_and_nobody_is_blamed() {
+fn expired_notice_returns_job_without_blame() {
     let mut story = Story::new();
     story.join("a");
     let job = story.submit("s");

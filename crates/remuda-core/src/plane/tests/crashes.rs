@@ -50,7 +50,7 @@ fn an_order_the_old_plane_could_not_deliver_is_given_by_the_new_one() {
 }
 
 #[test]
-fn what_waits_is_given_out_by_a_new_plane_to_whoever_is_heard() {
+fn new_plane_assigns_waiting_jobs_to_beating_workers() {
     let mut story = Story::new();
     let job = story.submit("s");
     story.join_with("a", |join| join.slots = 0);

@@ -33,7 +33,7 @@ fn a_key_is_known_after_its_job_has_ended_even_if_the_store_was_asked_too_early(
 
 /// Faults: D17. While the store is away a worker joins again and again, and is given work each time.
 #[test]
-fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
+fn undelivered_order_survives_rejoin() {
     let mut story = Story::new();
     let job = story.submit("s");
     for _ in 0..6 {
@@ -197,7 +197,7 @@ fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_ther
 
 /// It takes its room until it has stopped.
 #[test]
-fn what_a_worker_joins_with_and_nobody_believes_in_takes_its_room() {
+fn unknown_attempt_at_join_occupies_slot() {
     let mut story = Story::new();
     let job = story.submit("s");
     let stray = stray();
@@ -215,7 +215,7 @@ fn what_a_worker_joins_with_and_nobody_believes_in_takes_its_room() {
 
 /// Faults: A9. The cycle runs between the moment it is stuck and the next check.
 #[test]
-fn what_is_stuck_takes_nothing_along_whoever_notices_first() {
+fn stuck_attempt_does_not_affect_others() {
     let mut story = Story::new();
     story.join_with("a", |join| join.slots = 2);
     let (stuck, other) = (story.submit("s"), story.submit("t"));

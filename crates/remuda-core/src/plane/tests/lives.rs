@@ -36,7 +36,7 @@ fn a_drain_is_told_at_the_next_beat_and_again_until_the_worker_says_that_it_drai
 }
 
 #[test]
-fn an_open_line_is_told_of_a_drain_at_once() {
+fn drain_reaches_open_long_poll_at_once() {
     let mut story = Story::new();
     story.join("a");
     let event = PlaneEvent::Drain { worker: id("a"), reason: "maintenance".to_owned(), within: None };

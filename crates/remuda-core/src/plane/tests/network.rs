@@ -183,7 +183,7 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
 
 /// Faults: N7.
 #[test]
-fn with_a_third_of_the_beats_lost_and_the_rest_late_nobody_is_declared_dead() {
+fn lossy_network_declares_no_worker_dead() {
     let mut story = Story::new();
     story.join("a");
     story.join("b");

@@ -31,7 +31,7 @@ impl Story {
 }
 
 #[test]
-fn a_retry_delay_is_kept_to_the_letter_however_often_it_failed() {
+fn fixed_retry_delay_does_not_grow() {
     let settings = Settings { max_failures_before_block: 9, attempts_max: 9, ..Settings::default() };
     let mut story = Story::with(settings);
     story.join("a");
@@ -104,7 +104,7 @@ fn who_is_excluded_by_an_affinity_never_runs_it_and_why_says_so() {
 }
 
 #[test]
-fn what_is_not_begun_within_its_start_limit_is_tried_elsewhere_and_nobody_is_blocked_for_it() {
+fn start_limit_moves_job_without_block() {
     let mut story = Story::new();
     story.join("a");
     story.join("b");

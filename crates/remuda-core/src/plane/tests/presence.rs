@@ -94,7 +94,7 @@ fn silence_is_measured_as_the_worker_its_fleet_or_the_plane_says() {
 }
 
 #[test]
-fn whoever_joins_is_told_how_long_it_may_be_silent() {
+fn join_reply_contains_silence_limit() {
     let mut story = Story::new();
     let join = r#"{"worker":"a","services":["exec"],"stale_after_millis":6000}"#;
     let join = Box::new(serde_json::from_str(join).unwrap());
@@ -119,7 +119,7 @@ fn a_beat_that_was_overtaken_by_its_workers_goodbye_does_not_revive_it() {
 
 /// Faults: A3, N4.
 #[test]
-fn a_late_beat_of_an_old_incarnation_revives_nobody() {
+fn late_beat_of_old_incarnation_revives_no_worker() {
     let mut story = Story::new();
     story.join("a");
     let late = story.beat_of("a");
@@ -136,7 +136,7 @@ fn a_late_beat_of_an_old_incarnation_revives_nobody() {
 
 /// The machine is up as long as one of the two is.
 #[test]
-fn whoever_goes_stale_too_often_is_told_of_once_an_hour_over_restarts() {
+fn flapping_alert_is_hourly_across_restarts() {
     let mut story = Story::new();
     let machine: MachineId = "box".parse().unwrap();
     story.join_with("a", |join| join.machine = Some("box".parse().unwrap()));

@@ -113,7 +113,7 @@ fn a_trial_that_is_cancelled_makes_room_for_the_next() {
 }
 
 #[test]
-fn what_was_under_way_when_the_quarantine_began_blocks_nobody() {
+fn attempts_running_at_quarantine_start_block_no_worker() {
     let mut story = fleet();
     let jobs: Vec<_> = (0..4).map(|_| story.submit("bad")).collect();
     for (worker, job) in FLEET.iter().zip(jobs) {

@@ -33,7 +33,7 @@ fn a_clock_that_jumps_back_moves_no_lease_and_no_retry() {
 
 /// Faults: K1, K2.
 #[test]
-fn a_clock_that_jumps_ahead_is_our_own_absence_and_nobodys_silence() {
+fn clock_jump_counts_as_own_absence() {
     let mut story = Story::new();
     story.join("a");
     story.join("b");
@@ -101,7 +101,7 @@ fn what_a_worker_thinks_the_time_is_decides_nothing() {
 
 /// Faults: D8.
 #[test]
-fn a_slow_store_is_nobodys_silence() {
+fn slow_store_is_not_worker_silence() {
     let mut story = Story::new();
     story.join("a");
     story.join("b");

@@ -1,4 +1,4 @@
-//! Clients that cancel, repeat themselves, flood and ask for what nobody has (rows C7, C16 to C18 and C22).
+//! Clients that cancel, repeat themselves, flood and require what no worker has (rows C7, C16 to C18 and C22).
 
 use super::*;
 use crate::record::IdempotencyKey;
@@ -120,7 +120,7 @@ fn one_tenants_flood_does_not_hold_up_another() {
 
 /// Faults: C22.
 #[test]
-fn a_job_that_nobody_can_run_says_so_and_runs_when_somebody_can() {
+fn unrunnable_job_says_so_and_runs_once_a_worker_can() {
     let mut story = Story::new();
     story.join("a");
     let job = story.submit_with("s", |it| it.service = "comfyui".parse().unwrap()).unwrap();

@@ -22,7 +22,7 @@ fn a_pod_that_was_just_made_is_not_gone_because_neither_lists_nor_its_return_kno
 
 /// Faults: P2, P10.
 #[test]
-fn a_pod_that_nobody_knows_takes_its_room_and_money_until_five_lists_in_a_row_lack_it() {
+fn unknown_pod_counts_until_five_lists_lack_it() {
     let mut both = settings(|fleet| {
         (fleet.scaling.machines_max, fleet.hour_max) = (2, Some(dollars("1.5")));
     });
@@ -51,7 +51,7 @@ fn a_pod_that_nobody_knows_takes_its_room_and_money_until_five_lists_in_a_row_la
 
 /// Faults: P10, P18.
 #[test]
-fn a_pod_that_nobody_knows_and_nobody_names_a_price_for_costs_what_its_kind_costs() {
+fn unknown_pod_without_price_costs_as_its_kind() {
     let mut world = Rented::new(settings(|fleet| {
         (fleet.scaling.machines_max, fleet.hour_max) = (2, Some(dollars("1.5")));
     }));
@@ -65,7 +65,7 @@ fn a_pod_that_nobody_knows_and_nobody_names_a_price_for_costs_what_its_kind_cost
 
 /// Faults: P2, P10.
 #[test]
-fn the_grace_of_a_pod_that_nobody_knows_does_not_begin_anew_when_lists_lack_it_now_and_then() {
+fn orphan_grace_survives_flaky_lists() {
     let mut world = Rented::new(settings(|_| {}));
     world.account.push(pod("orphan", "remuda-d0d0d0d0-gpus-zzz", PodStatus::Running, "any"));
     world.pass(10);
@@ -120,7 +120,7 @@ fn a_host_that_gave_a_bad_machine_does_not_speak_against_one_that_works_there() 
 
 /// Faults: M4, P10.
 #[test]
-fn whoever_was_let_in_once_and_has_no_machine_any_more_is_told_to_stop() {
+fn worker_of_retired_machine_is_told_to_stop() {
     let mut world = Rented::new(settings(|_| {}));
     let machine: MachineId = "gpus-before".parse().unwrap();
     let join = JoinRequest {

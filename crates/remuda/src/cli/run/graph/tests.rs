@@ -106,7 +106,7 @@ fn what_a_graph_is_wrapped_in_stays() {
 }
 
 #[test]
-fn seeds_are_drawn_where_they_are_numbers_and_nobody_chose_them() {
+fn unset_numeric_seeds_are_drawn() {
     let drawn = |chosen: &[&str]| {
         let mut graph = graph();
         let chosen = chosen.iter().map(|key| graph.find(key).unwrap()).collect();
