@@ -72,7 +72,7 @@ impl World {
             loop {
                 match self.client.probe(prompt.id(), ProbeTrigger::Recheck).await {
                     ProbeResult::Pending { .. } | ProbeResult::Running => {
-                        sleep(Duration::from_millis(5)).await
+                        sleep(Duration::from_millis(5)).await;
                     }
                     seen => return seen,
                 }

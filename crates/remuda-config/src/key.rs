@@ -180,7 +180,7 @@ impl Field for FleetId {
     fn fill(&mut self, value: Value) {
         match value {
             Value::Text(Some(name)) => {
-                *self = name.parse().expect("the kind of this setting accepts only names")
+                *self = name.parse().expect("the kind of this setting accepts only names");
             }
             other => panic!("a name cannot be {other:?}"),
         }

@@ -213,7 +213,7 @@ impl Agent {
             }
             AgentEvent::CompletionHint { job, attempt } => self.completion_hint(now, job, attempt),
             AgentEvent::Probed { job, attempt, incarnation, result } => {
-                self.probed(now, job, attempt, incarnation, result)
+                self.probed(now, job, attempt, incarnation, result);
             }
             AgentEvent::Service(news) => self.service_event(now, news),
             AgentEvent::CapabilitiesChanged(offer) => self.set_capabilities(*offer),

@@ -178,13 +178,13 @@ impl Fleet {
         match fault.class {
             ProviderErrorClass::RateLimited => self.quiet_until = later(fault.wait.unwrap_or(RATE_WAIT)),
             ProviderErrorClass::Auth => {
-                (self.quiet_until, self.creation_paused) = (later(PERSON_RETRY), later(PERSON_RETRY))
+                (self.quiet_until, self.creation_paused) = (later(PERSON_RETRY), later(PERSON_RETRY));
             }
             ProviderErrorClass::Billing | ProviderErrorClass::Invalid => {
-                self.creation_paused = later(PERSON_RETRY)
+                self.creation_paused = later(PERSON_RETRY);
             }
             ProviderErrorClass::Transient | ProviderErrorClass::Ambiguous => {
-                self.creation_paused = later(RECOVERY)
+                self.creation_paused = later(RECOVERY);
             }
             ProviderErrorClass::Capacity
             | ProviderErrorClass::Denied

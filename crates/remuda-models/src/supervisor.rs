@@ -199,7 +199,7 @@ impl Supervisor {
                 self.served.insert(Arc::clone(&terms.model), ServedModel::new(terms, now));
             }
             SupervisorEvent::Submit { request, model, parts, deadline } => {
-                self.submit(now, request, model, parts, deadline)
+                self.submit(now, request, model, parts, deadline);
             }
             SupervisorEvent::Cancel(request) => self.cancel(request),
             SupervisorEvent::Loaded(copy) => self.loaded(now, copy),
@@ -211,7 +211,7 @@ impl Supervisor {
             SupervisorEvent::PingUnanswered(copy) => self.ping_unanswered(now, copy),
             SupervisorEvent::Tick => self.maintain(now),
             SupervisorEvent::Close { until } => {
-                self.closes_at = Some(self.closes_at.map_or(until, |at| at.min(until)))
+                self.closes_at = Some(self.closes_at.map_or(until, |at| at.min(until)));
             }
         }
         self.reconcile(now);

@@ -152,7 +152,7 @@ fn impossible_images_are_refused_before_queueing() {
     for (asked, why) in refusals {
         match pool.call("draw", ModelRequest::TextToImage(asked), CallOptions::default()) {
             Err(ModelError::Input(message)) => {
-                assert!(message.contains(why), "{message:?} does not say {why:?}")
+                assert!(message.contains(why), "{message:?} does not say {why:?}");
             }
             other => panic!("{other:?} instead of {why}"),
         }

@@ -210,7 +210,7 @@ impl<'t> World<'t> {
             SimEvent::StopPrompt { host, key, is_ours } => self.stop_prompt(host, key, is_ours),
             SimEvent::ClientSubmit { client, is_changed } => self.submit(client, is_changed),
             SimEvent::ClientResponse { client, call, response } => {
-                self.client_response(client, call, response)
+                self.client_response(client, call, response);
             }
             SimEvent::ClientTimeout { client, call } => self.client_timeout(client, call),
             SimEvent::ClientRetry { client } => self.client_retry(client),
@@ -256,10 +256,10 @@ impl<'t> World<'t> {
                 self.agent_timer(host, at);
             }
             SimEvent::AgentResponse { host, process, call, answer } => {
-                self.agent_response(host, process, call, *answer)
+                self.agent_response(host, process, call, *answer);
             }
             SimEvent::AgentCallTimeout { host, process, call } => {
-                self.agent_call_timeout(host, process, call)
+                self.agent_call_timeout(host, process, call);
             }
             from_service => self.dispatch_from_service(from_service),
         }
@@ -281,7 +281,7 @@ impl<'t> World<'t> {
                 self.probed(host, process, key, life, *seen);
             }
             SimEvent::OutputsFetched { host, process, key, life } => {
-                self.outputs_fetched(host, process, key, life)
+                self.outputs_fetched(host, process, key, life);
             }
             SimEvent::SocketMessage { host, process, message } => self.socket_message(host, process, message),
             SimEvent::SocketOpen { host, process, number } => self.socket_opens(host, process, number),

@@ -352,7 +352,7 @@ mod tests {
     async fn check(command: &str, expected: Result<&str, (Cause, &str)>) {
         match (run(command).await, expected) {
             (AttemptEnd::Completed { result }, Ok(expected)) => {
-                assert_eq!(result.get(), expected, "{command}")
+                assert_eq!(result.get(), expected, "{command}");
             }
             (AttemptEnd::Failed { cause, message }, Err((expected, part))) => {
                 assert_eq!(cause, expected, "{command}: {message}");

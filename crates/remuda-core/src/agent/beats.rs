@@ -24,7 +24,7 @@ impl Agent {
             }
             // It cannot report to any plane: unsettled results are lost with it, and the plane's leases will expire.
             Membership::Unjoined if self.stopping == Stopping::Draining && self.held.is_empty() => {
-                self.leave()
+                self.leave();
             }
             Membership::Unjoined | Membership::Joining if self.stopping == Stopping::Now => self.leave(),
             Membership::Member { .. } if self.is_done() => self.leave(),

@@ -26,7 +26,7 @@ impl Plane {
         match news {
             ProviderEvent::Rented { machine, result: Ok(pod) } => self.rent_succeeded(now, &machine, &pod),
             ProviderEvent::Rented { machine, result: Err(fault) } => {
-                self.rent_failed(now, fleet, &machine, &fault)
+                self.rent_failed(now, fleet, &machine, &fault);
             }
             ProviderEvent::Listed { result } => self.apply_list(now, fleet, result),
             ProviderEvent::Returned { result, .. } => match result {
@@ -126,7 +126,7 @@ impl Plane {
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         match fault.class {
             ProviderErrorClass::Capacity => {
-                fleet.avoid(now, &offer, wait.min(CAPACITY_WAIT), &fault.to_string())
+                fleet.avoid(now, &offer, wait.min(CAPACITY_WAIT), &fault.to_string());
             }
             ProviderErrorClass::Denied => fleet.avoid(now, &offer, wait, &fault.to_string()),
             ProviderErrorClass::RateLimited | ProviderErrorClass::Auth | ProviderErrorClass::Billing => {}

@@ -3,14 +3,14 @@
 //! Known behaviour of candle on a card:
 //!
 //! - Every thread has its own stream, and the work of two threads is not ordered. A model is therefore loaded, used and
-//! dropped by one thread.
+//!   dropped by one thread.
 //! - After any error except a lack of memory the process may return garbage for hours. A copy should therefore be a
-//! process.
+//!   process.
 //! - Kernels are compiled by the driver on first use: seconds on a fast machine, and again in every process that cannot
-//! cache them (`CUDA_CACHE_PATH`, `~/.nv`). Everything is therefore computed once while a model is loaded, which may
-//! take long, and not when the first caller waits.
+//!   cache them (`CUDA_CACHE_PATH`, `~/.nv`). Everything is therefore computed once while a model is loaded, which may
+//!   take long, and not when the first caller waits.
 //! - A context takes 500 MiB of a card. A process that does not compute creates none: it asks the driver for the number
-//! of cards, and NVML for their memory.
+//!   of cards, and NVML for their memory.
 
 use candle_core::{DeviceLocation, Error};
 

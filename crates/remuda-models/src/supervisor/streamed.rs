@@ -60,7 +60,7 @@ impl Supervisor {
         match item.streamed.append(at, &text) {
             Ok(new) if new.is_empty() => {}
             Ok(new) => {
-                self.effects.push(SupervisorEffect::Stream { request, update: AnswerUpdate::Text(new) })
+                self.effects.push(SupervisorEffect::Stream { request, update: AnswerUpdate::Text(new) });
             }
             Err(Diverged) => self.fail_diverged(request),
         }

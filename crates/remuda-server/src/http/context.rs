@@ -80,7 +80,7 @@ impl Context {
             blobs: self.blobs.clone(),
             workflows: self.workflows.clone(),
             secrets: self.secrets.clone(),
-            limits: self.limits.clone(),
+            limits: self.limits,
             webhooks: self.webhooks,
         }
     }

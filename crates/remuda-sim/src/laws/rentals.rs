@@ -36,10 +36,10 @@ impl Laws {
         for record in records {
             match record {
                 Record::Document(document) if document.collection == Collection::Machine => {
-                    self.machine_stored(at, document)
+                    self.machine_stored(at, document);
                 }
                 Record::DocumentDeleted { collection: Collection::Machine, id } => {
-                    self.machine_forgotten(at, id, account)
+                    self.machine_forgotten(at, id, account);
                 }
                 _ => {}
             }

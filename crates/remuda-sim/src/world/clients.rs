@@ -61,7 +61,7 @@ impl World<'_> {
         match response {
             ClientResponse::Accepted { job, created } => self.accepted(client, job, created),
             ClientResponse::Conflict { job } => {
-                self.laws.conflict(self.now, client, job, self.clients[client].job)
+                self.laws.conflict(self.now, client, job, self.clients[client].job);
             }
             ClientResponse::RetryLater => {
                 let delay = self.random.between(500, 5000);

@@ -26,7 +26,7 @@ impl World<'_> {
             Fault::BreakService { host, defect } => self.break_service(host, defect),
             Fault::BreakSocket { host } => self.break_socket(host),
             Fault::ForeignPrompts { host, count, duration } => {
-                self.add_foreign_prompts(host, count, duration)
+                self.add_foreign_prompts(host, count, duration);
             }
             Fault::ClearHistory { host } => self.clear_history(host),
             Fault::Interrupt { host } => self.interrupt(host),

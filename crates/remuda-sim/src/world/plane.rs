@@ -223,7 +223,7 @@ impl World<'_> {
                     self.queue_provider_call(driver.number, fleet, call);
                 }
                 PlaneEffect::CallProvider { fleet, call } => {
-                    batch.effects.push(Release::ProviderCall { fleet, call })
+                    batch.effects.push(Release::ProviderCall { fleet, call });
                 }
                 PlaneEffect::Progress { .. } | PlaneEffect::WebhookQueued | PlaneEffect::ReportCycle(_) => {}
             }

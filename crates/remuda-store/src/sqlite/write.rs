@@ -121,7 +121,7 @@ impl Writer {
                     next = other;
                 }
                 Request::TakeLeadership { reply } => {
-                    drop(reply.send(self.write_using_reserve(increment_term)))
+                    drop(reply.send(self.write_using_reserve(increment_term)));
                 }
                 Request::DeleteEnded { before, limit, reply } => {
                     let forget = |tx: &Transaction<'_>| retention::delete_ended_before(tx, before, limit);

@@ -143,7 +143,7 @@ impl WorkerArgs {
             }
             ServiceSpec::Exec(_) | ServiceSpec::Comfyui(_) if self.services.is_empty() => {}
             ServiceSpec::Exec(_) | ServiceSpec::Comfyui(_) => {
-                options.services = self.services.iter().cloned().collect()
+                options.services = self.services.iter().cloned().collect();
             }
         }
         options.machine = self.machine.clone().or(options.machine);

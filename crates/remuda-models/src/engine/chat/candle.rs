@@ -3,11 +3,11 @@
 //! Known limits of candle, handled here or by the supervisor:
 //!
 //! - Quantised products share one pool of spinning threads behind one mutex per process, and a panic inside poisons it
-//! permanently. A copy should therefore be a process with `CANDLE_NUM_THREADS` set to its threads.
+//!   permanently. A copy should therefore be a process with `CANDLE_NUM_THREADS` set to its threads.
 //! - Q4_1, Q5_0 and Q5_1 have no SIMD kernel on x86 and are 10 to 50 times slower: they are converted to Q8_0 when
-//! loaded.
+//!   loaded.
 //! - The attention mask of every prompt length is cached forever: prompts are read in runs whose lengths are powers of
-//! two, so there are few.
+//!   two, so there are few.
 //! - Its llama supports 4,096 positions and fails beyond.
 //! - Token embeddings are kept in 32 bits, whatever the file has.
 //!

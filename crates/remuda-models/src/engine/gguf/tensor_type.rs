@@ -62,10 +62,10 @@ impl TensorType {
         match self {
             TensorType::F32 => out.extend(bytes.as_chunks().0.iter().map(|it| f32::from_le_bytes(*it))),
             TensorType::F16 => {
-                out.extend(bytes.as_chunks().0.iter().map(|it| f16::from_le_bytes(*it).to_f32()))
+                out.extend(bytes.as_chunks().0.iter().map(|it| f16::from_le_bytes(*it).to_f32()));
             }
             TensorType::Bf16 => {
-                out.extend(bytes.as_chunks().0.iter().map(|it| bf16::from_le_bytes(*it).to_f32()))
+                out.extend(bytes.as_chunks().0.iter().map(|it| bf16::from_le_bytes(*it).to_f32()));
             }
             TensorType::Q4_0 => blocks.for_each(|block| halves(block, 0, 2, -8.0, out)),
             TensorType::Q4_1 => blocks.for_each(|block| halves(block, 0, 4, 0.0, out)),

@@ -71,7 +71,7 @@ impl InputFrame {
     }
 
     /// Maps a point of the map back to the image.
-    fn to_image(&self, x: f32, y: f32) -> (f32, f32) {
+    fn to_image(self, x: f32, y: f32) -> (f32, f32) {
         let x = x * self.width as f32 / self.scaled_width as f32;
         let y = y * self.height as f32 / self.scaled_height as f32;
         (x.round(), y.round() - self.added_above as f32)

@@ -81,7 +81,7 @@ async fn run(mut news: broadcast::Receiver<LiveEvent>, watched: Arc<Mutex<Watche
             Ok(LiveEvent::Stored(event)) => {
                 if let Some(job) = &event.job {
                     notify(job, &|counts| {
-                        (counts.events, counts.newest) = (counts.events + 1, Some(event.seq))
+                        (counts.events, counts.newest) = (counts.events + 1, Some(event.seq));
                     });
                 }
             }

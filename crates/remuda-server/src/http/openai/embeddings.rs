@@ -71,7 +71,7 @@ pub(super) async fn embed(
         let vector = truncate(vector, dimensions)?;
         let embedding = match form {
             VectorEncoding::Float => EncodedVector::Float(vector),
-            VectorEncoding::Base64 => EncodedVector::Base64(BASE64_STANDARD.encode(&little_endian(&vector))),
+            VectorEncoding::Base64 => EncodedVector::Base64(BASE64_STANDARD.encode(little_endian(&vector))),
         };
         data.push(EmbeddingItem { object: "embedding", index, embedding });
     }

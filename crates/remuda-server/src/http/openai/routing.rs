@@ -73,7 +73,7 @@ impl OfferedModel {
 
 /// All known models by name: of this process, and as workers reported when they joined.
 pub(super) async fn list_models(context: &Context) -> Result<BTreeMap<String, OfferedModel>, ApiError> {
-    let mut offered = context.plane.read(|plane, now| fleet_models(plane, now)).await?;
+    let mut offered = context.plane.read(fleet_models).await?;
     for (spec, found) in context.models.pool().map(ModelPool::models).unwrap_or_default() {
         let own = offered.entry(spec.name).or_insert_with(|| OfferedModel::new(found.capability));
         (own.capability, own.is_local) = (found.capability, true);
@@ -197,7 +197,7 @@ async fn has_other_workers(
     own_workers: &BTreeSet<WorkerId>,
 ) -> Result<bool, ApiError> {
     let own_workers: Vec<_> = own_workers.iter().map(ToString::to_string).collect();
-    let known = context.plane.read(|plane, now| fleet_models(plane, now)).await?;
+    let known = context.plane.read(fleet_models).await?;
     let offered = known.get(model).filter(|offered| offered.capability == fields);
     Ok(offered.is_some_and(|offered| offered.workers.iter().any(|worker| !own_workers.contains(worker))))
 }

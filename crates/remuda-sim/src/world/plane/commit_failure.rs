@@ -33,7 +33,7 @@ impl World<'_> {
                 self.send_to_agent(*from, *call, not_stored());
             }
             Release::Client { client, call, .. } => {
-                self.send_to_client(*client, *call, ClientResponse::RetryLater)
+                self.send_to_client(*client, *call, ClientResponse::RetryLater);
             }
             Release::Orders { .. } | Release::ProviderCall { .. } => {}
         }

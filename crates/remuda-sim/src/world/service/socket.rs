@@ -36,7 +36,7 @@ impl World<'_> {
                 self.step_agent(host, AgentEvent::Signal { job, attempt, progress, phase });
             }
             SocketMessage::Done(key) if self.hosts[host].service.plan.reports_outcome => {
-                self.report_outcome(host, key)
+                self.report_outcome(host, key);
             }
             SocketMessage::Done((job, attempt)) if self.is_sabotaged(Sabotage::TrustDoneMessages) => {
                 let outcome = remuda_core::agent::AttemptEnd::Completed { result: self.result.clone() };

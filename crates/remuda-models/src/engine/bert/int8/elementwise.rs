@@ -46,7 +46,7 @@ pub(super) fn dequantize_normalize(
     let share = SHARE * matrix.outputs();
     let shares = sums.par_chunks(share).zip(rows.par_chunks_mut(share)).zip(params.par_chunks(SHARE));
     shares.for_each(|((sums, rows), params)| {
-        DequantizeNormalize { sums, params, matrix, norm, rows }.dispatch()
+        DequantizeNormalize { sums, params, matrix, norm, rows }.dispatch();
     });
 }
 
