@@ -233,10 +233,8 @@ impl Job {
                 state @ JobState::Waiting { .. },
                 JobEvent::Adopt { .. } | JobEvent::Complete(_) | JobEvent::Fail { .. },
             ) => {
-                return Err((
-                    state,
-                    if running.0 == 0 { Refusal::NotRunning } else { Refusal::StaleAttempt },
-                ));
+                let refusal = if running.0 == 0 { Refusal::NotRunning } else { Refusal::StaleAttempt };
+                return Err((state, refusal));
             }
             (JobState::Ended(row), _) => {
                 let state = row.name();

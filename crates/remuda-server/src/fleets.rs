@@ -128,7 +128,9 @@ impl Fleets {
 
 /// Calls whose answer has not reached the plane. They outlive the task that makes them.
 #[derive(Clone, Debug, Default)]
-struct InFlight(Arc<Mutex<(u64, BTreeMap<u64, (FleetId, ProviderCall)>)>>);
+struct InFlight(Arc<Mutex<(u64, CallsByNumber)>>);
+
+type CallsByNumber = BTreeMap<u64, (FleetId, ProviderCall)>;
 
 /// A call under way, until `answered`.
 #[derive(Debug)]

@@ -288,7 +288,7 @@ mod tests {
             async move {
                 ticker.tick();
                 assert!(start >= panics, "start {start} failed");
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         });
     }

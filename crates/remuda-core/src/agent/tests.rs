@@ -380,18 +380,10 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
     let ended = |outcome| AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome };
     let failed = || AttemptEnd::Failed { cause: Cause::Job, message: "boom".to_owned() };
     let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
-    let probed = |result| AgentEvent::Probed {
-        job: id(1),
-        attempt: Attempt(1),
-        incarnation: ServiceIncarnation(1),
-        result,
-    };
-    let restarted = AgentEvent::Probed {
-        job: id(1),
-        attempt: Attempt(1),
-        incarnation: ServiceIncarnation(2),
-        result: ProbeResult::Unknown,
-    };
+    let probe =
+        |incarnation, result| AgentEvent::Probed { job: id(1), attempt: Attempt(1), incarnation, result };
+    let probed = move |result| probe(ServiceIncarnation(1), result);
+    let restarted = probe(ServiceIncarnation(2), ProbeResult::Unknown);
     let events: Vec<Happening> = vec![
         (
             "order: start",
