@@ -91,7 +91,7 @@ fn refusal_names_node_class_and_input() {
     );
     assert_eq!(
         failure.message,
-        "ComfyUI refuses the workflow: Cannot execute because node X does not exist. Node ID '#1'"
+        "ComfyUI refused the workflow: Cannot execute because node X does not exist. Node ID '#1'"
     );
     let many = refused_with(400, &node_error("Many", &[TOO_SMALL; 7].join(",")));
     assert!(many.message.ends_with("; and 3 more"), "{}", many.message);

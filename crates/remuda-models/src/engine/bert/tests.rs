@@ -255,7 +255,7 @@ fn unloadable_files_are_errors_with_a_reason() {
     });
     assert!(nan.to_string().contains("non-finite"), "{nan}");
     let wrong = error(&set("intermediate_size", json!(37)));
-    assert!(wrong.to_string().contains("[36, 20], and by config.json it is [37, 20]"), "{wrong}");
+    assert!(wrong.to_string().contains("[36, 20], but by config.json it should be [37, 20]"), "{wrong}");
     for (key, value) in [
         ("num_attention_heads", json!(0)),
         ("num_attention_heads", json!(3)),

@@ -30,7 +30,7 @@ async fn check_refused(folder: &Folder, words: &[&str]) {
     assert!(matches!(error, StoreError::Unreadable { .. }), "{error:?}");
     let message = error.to_string();
     let path = folder.path().display().to_string();
-    for word in words.iter().chain(&["Put back a copy", path.as_str()]) {
+    for word in words.iter().chain(&["Restore a backup", path.as_str()]) {
         assert!(message.contains(word), "{word:?} is not in: {message}");
     }
     assert_eq!(fs::read(folder.path()).ok(), before);
@@ -65,7 +65,7 @@ async fn d7_empty_file_with_a_wal_is_refused() {
     let folder = filled().await;
     fs::write(folder.path(), "").unwrap();
     fs::write(folder.sibling("-wal"), "something").unwrap();
-    check_refused(&folder, &["write-ahead log is there"]).await;
+    check_refused(&folder, &["its write-ahead log exists"]).await;
 }
 
 #[tokio::test]
@@ -93,7 +93,7 @@ async fn d7_removed_wal_is_detected() {
     }
     let log = fs::read(crashed.sibling("-wal")).unwrap();
     fs::remove_file(crashed.sibling("-wal")).unwrap();
-    check_refused(&crashed, &["write-ahead log (PATH-wal)", "remove PATH.lock"]).await;
+    check_refused(&crashed, &["write-ahead log (PATH-wal)", "delete PATH.lock"]).await;
     check_refused(&crashed, &["write-ahead log (PATH-wal)"]).await;
 
     fs::write(crashed.sibling("-wal"), log).unwrap();
@@ -115,7 +115,7 @@ async fn d15_store_of_a_newer_program_is_refused() {
     drop(conn);
     let error = folder.try_open().await.unwrap_err();
     assert!(matches!(error, StoreError::NewerSchema { ours: 3, theirs: 7, .. }), "{error:?}");
-    assert!(error.to_string().contains("schema 7, and this Remuda knows up to 3"), "{error}");
+    assert!(error.to_string().contains("schema 7, and this Remuda supports up to 3"), "{error}");
 }
 
 #[tokio::test]

@@ -45,7 +45,7 @@ fn what_is_not_there_is_told_with_what_is() {
             &["no node \"Ksampler\"", "did you mean \"KSampler\"?", "6 (Positive v1.5), 7 (Negative)"],
         ),
         ("99.seed", &["no node \"99\". There are 3 (KSampler)"]),
-        ("CLIPTextEncode.text", &["2 nodes are called \"CLIPTextEncode\"", "by its id, 6, 7"]),
+        ("CLIPTextEncode.text", &["2 nodes are called \"CLIPTextEncode\"", "use one of the ids 6, 7"]),
         ("seed", &["NODE.INPUT", "\"seed\""]),
         ("3.\u{1b}[2J", &["\\u{1b}"]),
     ] {
