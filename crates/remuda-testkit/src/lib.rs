@@ -17,7 +17,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Names the file to which every skipped test is appended: `test name<TAB>what is missing`.
-const REPORT: &str = "REMUDA_SKIPPED_TESTS";
+const REPORT: &str = "IT_SKIPPED";
 
 /// Reports that the current test is skipped because `missing` is not here. Return from the test right after it.
 pub fn skip(missing: &str) {
@@ -93,10 +93,10 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Where `tests/prepare` puts what it fetches: `REMUDA_TEST_TOOLS`, or `target/test-tools` of the workspace.
+/// Where `tests/prepare` puts what it fetches: `IT_TOOLS`, or `target/test-tools` of the workspace.
 pub fn tools_folder() -> PathBuf {
     let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    std::env::var_os("REMUDA_TEST_TOOLS").map_or_else(|| workspace.join("target/test-tools"), PathBuf::from)
+    std::env::var_os("IT_TOOLS").map_or_else(|| workspace.join("target/test-tools"), PathBuf::from)
 }
 
 /// A folder of prepared packages, if it was made from exactly this list; otherwise the test is skipped.

@@ -77,5 +77,5 @@ async fn admin_token_comes_from_environment_or_file() {
     std::fs::write(&file, "short").unwrap();
     let (code, said) = run(folder.path(), &["serve", "--listen", "127.0.0.1:0", "--set", &setting]).await;
     assert_eq!(code, 1);
-    assert_contains_all(&said, &["could be guessed"]);
+    assert_contains_all(&said, &["too short"]);
 }

@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use super::process::remuda_environment;
 use super::{Client, Process, remuda};
 
 #[derive(Debug)]
@@ -131,12 +132,8 @@ impl Plan {
         let mut command = remuda(folder.path());
         if let Some(files) = self.open_files_max {
             let program = command.get_program().to_owned();
-            command = std::process::Command::new("sh");
-            command
-                .current_dir(folder.path())
-                .arg("-c")
-                .arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
-            command.arg(program);
+            command = remuda_environment(std::process::Command::new("sh"), folder.path());
+            command.arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" \"$@\"")).arg(program);
         }
         command.arg("serve").arg("--data").arg(self.data(folder)).arg("--listen").arg(address.to_string());
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));

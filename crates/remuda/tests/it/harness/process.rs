@@ -11,7 +11,11 @@ use super::wait_until;
 
 /// The program, without the environment of the test run.
 pub(crate) fn remuda(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_remuda"));
+    remuda_environment(Command::new(env!("CARGO_BIN_EXE_remuda")), folder)
+}
+
+/// A command that sees only a path and a home folder.
+pub(super) fn remuda_environment(mut command: Command, folder: &Path) -> Command {
     command
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap())
