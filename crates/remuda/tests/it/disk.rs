@@ -98,7 +98,7 @@ async fn oversized_blob_leaves_nothing_on_full_disk() {
     assert!(answer.headers().contains_key(header::RETRY_AFTER));
     assert_contains_all(
         &answer.text().await.unwrap(),
-        &["store_full", "no space left in", "nothing was stored"],
+        &["store_full", "no disk space left in", "nothing was stored"],
     );
     let blobs = disk.path().join("data/blobs");
     assert_eq!(std::fs::read_dir(blobs.join("tmp")).unwrap().count(), 0);
