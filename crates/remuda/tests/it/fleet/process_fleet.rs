@@ -157,7 +157,7 @@ pub(super) fn processes(folder: &Path) -> Vec<(String, Pid)> {
     let read = |path: PathBuf| {
         // It may have gone just now.
         let record: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
-        let pid = Pid::from_raw(record["life"]["pid"].as_i64()?.try_into().unwrap())?;
+        let pid = Pid::from_raw(record["process"]["pid"].as_i64()?.try_into().unwrap())?;
         // The tag is remuda-DEPLOYMENT-FLEET-NUMBER, the machine FLEET-NUMBER.
         let machine = record["id"].as_str()?.splitn(3, '-').last()?.to_owned();
         test_kill_process(pid).is_ok().then_some((machine, pid))
