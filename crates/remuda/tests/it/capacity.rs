@@ -57,7 +57,7 @@ async fn plane_recovers_when_file_descriptors_run_out() {
     for _ in 0..100 {
         flood.push(Raw::open(plane.address).await);
     }
-    plane.process.line("a connection could not be accepted").await.expect("the flood should be noticed");
+    plane.process.line("accepting a connection failed").await.expect("the flood should be noticed");
     let before = plane.process.cpu_ticks();
     sleep_for(Duration::from_secs(1)).await;
     // A hundred ticks are a second: a loop that only fails to accept would take most of one.

@@ -177,7 +177,7 @@ async fn fleet_commands_pause_resume_and_scale() {
     assert_eq!(yard.get("/remuda/v1/fleets/local").await["paused"], Value::Null);
     assert_contains_all(
         &done(&yard, &["fleet", "scale", "local", "9"]).await,
-        &["9 machines", "maximum of 3 holds"],
+        &["9 machines", "maximum of 3 still applies"],
     );
     yard.until_active(3).await;
     assert_contains_all(
