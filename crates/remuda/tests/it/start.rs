@@ -30,7 +30,7 @@ async fn second_plane_on_folder_names_owner() {
     assert_eq!(code, 1, "{said}");
     assert_contains_all(
         &said,
-        &["remuda.sqlite is in use by process", &plane.process.id().to_string(), "stop that one first"],
+        &["remuda.sqlite is in use by process", &plane.process.id().to_string(), "stop that process first"],
     );
     plane.submit(json!({ "n": 1 })).await;
 }
@@ -71,7 +71,7 @@ async fn unreadable_store_is_left_alone() {
     assert_eq!(code, 1);
     assert_contains_all(
         &said,
-        &["cannot open the store", "remuda.sqlite cannot be read", "Nothing was changed", "Put back a copy"],
+        &["cannot open the store", "remuda.sqlite cannot be read", "Nothing was changed", "Restore a backup"],
     );
     assert_eq!(std::fs::read_to_string(&store).unwrap(), garbage);
 }
@@ -85,7 +85,7 @@ async fn store_without_its_log_is_refused() {
     std::fs::remove_file(plane.store().with_extension("sqlite-wal")).unwrap();
     plane.spawn_again();
     assert_eq!(plane.process.ended().await.code(), Some(1), "{}", plane.process.said());
-    assert_contains_all(&plane.process.said(), &["cannot be read as a Remuda store", "Put back a copy"]);
+    assert_contains_all(&plane.process.said(), &["cannot be read as a Remuda store", "Restore a backup"]);
 }
 
 #[tokio::test]

@@ -18,12 +18,12 @@ fn unservable_model_is_reported_before_start() {
     fs::write(folder.path().join("notes.txt"), "no model").unwrap();
     fs::write(folder.path().join("odd.fake"), "juggling").unwrap();
     for (models, told) in [
-        (&["embed=nowhere"][..], &["embed", "nowhere", "there is no"][..]),
+        (&["embed=nowhere"][..], &["embed", "nowhere", "no file or folder found here"][..]),
         (&["embed=notes.txt"], &["notes.txt", "not supported", "this build has"]),
         (&["embed=odd.fake"], &["odd.fake", "juggling"]),
         (&["embed"], &["NAME=PATH"]),
         (&["embed=embed.fake,copys=2"], &["did you mean `copies`?"]),
-        (&["embed=embed.fake", "embed=chat.fake"], &["embed", "name of another"]),
+        (&["embed=embed.fake", "embed=chat.fake"], &["embed", "same name as another"]),
     ] {
         for start in [&["up", "--data", "data", "--listen", "127.0.0.1:0"][..], &["worker", "--data", "data"]]
         {
@@ -62,7 +62,7 @@ fn configured_models_are_shown_and_checked() {
         ("[[model]]\nname = \"embed\"\npath = \"x\"\ncopys = 2\n", "did you mean `copies`?"),
         ("[[model]]\nname = \"embed\"\n", "has no `path`"),
         ("[model]\nname = \"embed\"\n", "write `[[model]]`"),
-        ("[[model]]\nname = \"a\"\npath = \"x\"\n[[model]]\nname = \"a\"\npath = \"y\"\n", "name of another"),
+        ("[[model]]\nname = \"a\"\npath = \"x\"\n[[model]]\nname = \"a\"\npath = \"y\"\n", "same name as another"),
     ] {
         write(text);
         let (is_fine, said) = config("show");

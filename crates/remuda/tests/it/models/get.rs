@@ -340,7 +340,7 @@ fn unsupported_model_fails_with_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let (code, _, error) = said(folder.path(), &["check", "nowhere"]);
     assert_eq!(code, 1);
-    assert_contains_all(&error, &["nowhere", "there is no file or folder here"]);
+    assert_contains_all(&error, &["nowhere", "no file or folder found here"]);
     fs::write(folder.path().join("notes.txt"), "hello").unwrap();
     let (code, told, _) = said(folder.path(), &["check", "notes.txt", "--json"]);
     let told: Value = serde_json::from_str(&told).unwrap();
