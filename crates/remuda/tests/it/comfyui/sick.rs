@@ -106,7 +106,10 @@ async fn sick_foreign_server_waits_for_restart() {
     let job = stage.submit(picture(1).sleep(0.2, 2).saved()).await;
     let closed = wait_until("it is given up", async || {
         let worker = stage.plane.worker(&stage.worker.name).await;
-        worker["unavailable_reason"].as_str().filter(|why| why.contains("restart it yourself")).map(str::to_owned)
+        worker["unavailable_reason"]
+            .as_str()
+            .filter(|why| why.contains("restart it yourself"))
+            .map(str::to_owned)
     })
     .await;
     assert_contains_all(&closed, &["still runs an attempt", "--comfyui-cmd"]);

@@ -62,7 +62,10 @@ fn configured_models_are_shown_and_checked() {
         ("[[model]]\nname = \"embed\"\npath = \"x\"\ncopys = 2\n", "did you mean `copies`?"),
         ("[[model]]\nname = \"embed\"\n", "has no `path`"),
         ("[model]\nname = \"embed\"\n", "write `[[model]]`"),
-        ("[[model]]\nname = \"a\"\npath = \"x\"\n[[model]]\nname = \"a\"\npath = \"y\"\n", "same name as another"),
+        (
+            "[[model]]\nname = \"a\"\npath = \"x\"\n[[model]]\nname = \"a\"\npath = \"y\"\n",
+            "same name as another",
+        ),
     ] {
         write(text);
         let (is_fine, said) = config("show");
