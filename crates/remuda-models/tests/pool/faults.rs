@@ -6,7 +6,7 @@ use remuda_models::{CallOptions, InferenceError, ModelError, ModelPoolSettings, 
 
 use rustix::process::Signal;
 
-use super::fixture::{KINDS, PoolFixture, fixture, herd_with, kill, settings, wait_until};
+use super::fixture::{KINDS, PoolFixture, fixture, fixture_with, kill, settings, wait_until};
 
 fn ready(fixture: &PoolFixture) -> usize {
     fixture.model().copies.iter().filter(|copy| copy.state == "ready").count()
@@ -93,7 +93,7 @@ fn unloadable_model_gets_no_requests_and_callers_learn_why() {
     {
         let crash_loop_pause = Duration::from_secs(1);
         let fixture =
-            herd_with(ModelPoolSettings { copy_wait_max: Duration::ZERO, crash_loop_pause, ..settings() });
+            fixture_with(ModelPoolSettings { copy_wait_max: Duration::ZERO, crash_loop_pause, ..settings() });
         let mut escalations = fixture.pool.escalations();
         let spec =
             fixture.spec("embed", &format!("text_embedding\nfailing_loads = 1000\nload = {way}\n{kind}"));
@@ -132,7 +132,7 @@ fn late_successful_load_serves_waiting_callers() {
 #[test]
 fn busy_copy_is_not_a_dead_copy() {
     for kind in KINDS {
-        let fixture = herd_with(ModelPoolSettings { stall_max: Duration::from_millis(500), ..settings() });
+        let fixture = fixture_with(ModelPoolSettings { stall_max: Duration::from_millis(500), ..settings() });
         fixture.embedding(1, kind);
         let busy = fixture.ask("!busy 3000");
         let id = fixture.until("busy", |model| model.copies[0].state == "busy").copies[0].id;
@@ -155,7 +155,7 @@ fn short_stall_limit() -> ModelPoolSettings {
 /// Faults: T4. Its work moves to another copy; its memory is counted for as long as it hangs.
 #[test]
 fn hung_thread_keeps_its_memory_until_it_ends() {
-    let fixture = herd_with(ModelPoolSettings { memory_bytes: 3 << 20, ..short_stall_limit() });
+    let fixture = fixture_with(ModelPoolSettings { memory_bytes: 3 << 20, ..short_stall_limit() });
     fixture.embedding(1, KINDS[0]);
     let Err(ModelError::Failed { failure: InferenceError::Engine(why), .. }) = fixture.embed("!hang") else {
         panic!()
@@ -174,7 +174,7 @@ fn hung_thread_keeps_its_memory_until_it_ends() {
 /// Faults: T4. With no memory left, callers and the owner learn why: only a restart of the process helps.
 #[test]
 fn hung_threads_holding_all_memory_are_escalated() {
-    let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..short_stall_limit() });
+    let fixture = fixture_with(ModelPoolSettings { memory_bytes: 1 << 20, ..short_stall_limit() });
     fixture.embedding(1, KINDS[0]);
     let mut escalations = fixture.pool.escalations();
     let refused = fixture.embed("!hang").unwrap_err();
@@ -186,7 +186,7 @@ fn hung_threads_holding_all_memory_are_escalated() {
 /// Faults: T4. A process can be killed from outside, hung or stopped.
 #[test]
 fn hung_process_is_killed_and_its_memory_released() {
-    let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..short_stall_limit() });
+    let fixture = fixture_with(ModelPoolSettings { memory_bytes: 1 << 20, ..short_stall_limit() });
     fixture.embedding(1, KINDS[1]);
     let Err(ModelError::Failed { failure: InferenceError::Engine(why), .. }) = fixture.embed("!hang") else {
         panic!()
@@ -205,7 +205,7 @@ fn hung_process_is_killed_and_its_memory_released() {
 /// Faults: T4, T5. A missed pong is no verdict: the copy gets a golden request, and not answering that is one.
 #[test]
 fn process_stopped_while_idle_is_found_by_a_ping() {
-    let fixture = herd_with(short_stall_limit());
+    let fixture = fixture_with(short_stall_limit());
     fixture.embedding(1, KINDS[1]);
     let (id, pid) = (fixture.model().copies[0].id, fixture.model().copies[0].pid.unwrap());
     assert!(fixture.pool.is_alive(id));
@@ -223,7 +223,7 @@ fn process_stopped_while_idle_is_found_by_a_ping() {
 fn hung_load_is_given_up() {
     for kind in KINDS {
         let limits = ModelPoolSettings { load_stall_max: Duration::from_millis(300), ..settings() };
-        let fixture = herd_with(limits);
+        let fixture = fixture_with(limits);
         let spec = fixture.spec("embed", &format!("text_embedding\nfailing_loads = 1\nload = hangs\n{kind}"));
         fixture.pool.add(spec).unwrap();
         fixture.embed("well").unwrap();
@@ -236,7 +236,7 @@ fn hung_load_is_given_up() {
 fn slow_load_is_awaited() {
     for kind in KINDS {
         let fixture =
-            herd_with(ModelPoolSettings { load_stall_max: Duration::from_millis(400), ..settings() });
+            fixture_with(ModelPoolSettings { load_stall_max: Duration::from_millis(400), ..settings() });
         let spec = fixture.spec("embed", &format!("text_embedding\nload_ms = 1500\n{kind}"));
         fixture.pool.add(spec).unwrap();
         fixture.embed("well").unwrap();
@@ -303,7 +303,7 @@ fn out_of_memory_at_work_fails_the_request_but_not_the_copy() {
 #[test]
 fn out_of_memory_at_load_releases_the_reservation() {
     for kind in KINDS {
-        let fixture = herd_with(ModelPoolSettings { memory_bytes: 1 << 20, ..settings() });
+        let fixture = fixture_with(ModelPoolSettings { memory_bytes: 1 << 20, ..settings() });
         let config = format!("text_embedding\nfailing_loads = 2\nload = runs_out_of_memory\n{kind}");
         fixture.pool.add(fixture.spec("embed", &config)).unwrap();
         fixture.embed("well").unwrap();
@@ -333,7 +333,7 @@ fn poisoned_engine_ends_with_its_process() {
 #[test]
 fn when_the_last_copy_is_given_up_every_waiting_caller_is_answered() {
     for kind in KINDS {
-        let fixture = herd_with(ModelPoolSettings { deaths_max: 1, ..settings() });
+        let fixture = fixture_with(ModelPoolSettings { deaths_max: 1, ..settings() });
         fixture.embedding(1, kind);
         let first = fixture.ask("!hang");
         fixture.until("at work", |model| model.copies[0].state == "busy");

@@ -31,10 +31,10 @@ pub(crate) fn settings() -> ModelPoolSettings {
 pub(crate) const KINDS: [&str; 2] = ["isolation = thread", "isolation = process"];
 
 pub(crate) fn fixture() -> PoolFixture {
-    herd_with(settings())
+    fixture_with(settings())
 }
 
-pub(crate) fn herd_with(settings: ModelPoolSettings) -> PoolFixture {
+pub(crate) fn fixture_with(settings: ModelPoolSettings) -> PoolFixture {
     let pool = ModelPool::start(settings, Engines::default().with(FakeEngine));
     PoolFixture { pool, folder: tempfile::tempdir().unwrap() }
 }

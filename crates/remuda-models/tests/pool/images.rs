@@ -5,7 +5,7 @@ use std::time::Duration;
 use remuda_models::request::ImagePrompt;
 use remuda_models::{CallOptions, ModelError, ModelPoolSettings, ModelRequest, PartAnswer};
 
-use super::fixture::{KINDS, PoolFixture, herd_with, settings, wait_until};
+use super::fixture::{KINDS, PoolFixture, fixture_with, settings, wait_until};
 
 fn draw(fixture: &PoolFixture) -> Result<Vec<u8>, ModelError> {
     let draw = ImagePrompt {
@@ -27,7 +27,7 @@ fn draw(fixture: &PoolFixture) -> Result<Vec<u8>, ModelError> {
 fn copy_that_generates_other_images_is_replaced() {
     for kind in KINDS {
         let fixture =
-            herd_with(ModelPoolSettings { maintenance_every: Duration::from_millis(50), ..settings() });
+            fixture_with(ModelPoolSettings { maintenance_every: Duration::from_millis(50), ..settings() });
         let spec = fixture.spec("draw", &format!("text_to_image\n{kind}\nwrong_after = 2"));
         fixture.pool.add(spec).unwrap();
         draw(&fixture).unwrap();

@@ -2,7 +2,7 @@
 
 use remuda_models::{CallOptions, LoadError, ModelError, ModelPoolSettings, ModelRequest, ModelSpec};
 
-use super::fixture::{KINDS, herd_with, settings, wait_until};
+use super::fixture::{KINDS, fixture_with, settings, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -15,7 +15,7 @@ fn embed(fixture: &super::fixture::PoolFixture, model: &str) {
 #[test]
 fn models_that_do_not_fit_together_take_turns() {
     for kind in KINDS {
-        let fixture = herd_with(ModelPoolSettings { memory_bytes: 2 * MIB, ..settings() });
+        let fixture = fixture_with(ModelPoolSettings { memory_bytes: 2 * MIB, ..settings() });
         for name in ["a", "b", "c"] {
             fixture.pool.add(fixture.spec(name, &format!("text_embedding\n{kind}"))).unwrap();
         }
@@ -24,14 +24,14 @@ fn models_that_do_not_fit_together_take_turns() {
             assert!(fixture.pool.snapshot().memory_reserved_bytes <= 2 * MIB);
         }
         let evictions: u64 =
-            fixture.pool.snapshot().models.iter().filter_map(|model| model.deaths.get("evictions")).sum();
+            fixture.pool.snapshot().models.iter().filter_map(|model| model.deaths.get("requested")).sum();
         assert!(evictions >= 3, "evictions: {evictions}");
     }
 }
 
 #[test]
 fn model_larger_than_the_limit_is_refused_when_added() {
-    let fixture = herd_with(ModelPoolSettings { memory_bytes: MIB, ..settings() });
+    let fixture = fixture_with(ModelPoolSettings { memory_bytes: MIB, ..settings() });
     let spec = fixture.spec("large", "text_embedding\nmemory_bytes = 2000000");
     let refused = fixture.pool.add(spec).unwrap_err();
     assert!(matches!(refused, LoadError::Memory { need_bytes: 2_000_000, .. }), "{refused}");
@@ -39,7 +39,7 @@ fn model_larger_than_the_limit_is_refused_when_added() {
 
 #[test]
 fn full_queue_refuses_with_retry_after() {
-    let fixture = herd_with(ModelPoolSettings { queue_tokens_max: 20, ..settings() });
+    let fixture = fixture_with(ModelPoolSettings { queue_tokens_max: 20, ..settings() });
     fixture.embedding(1, "");
     let running = fixture.ask("!busy 100000");
     fixture.until("busy", |model| model.copies[0].state == "busy");
@@ -57,7 +57,7 @@ fn full_queue_refuses_with_retry_after() {
 fn corrupted_weights_are_detected_by_the_stored_golden_answer() {
     let known = tempfile::tempdir().unwrap();
     let with_memory = || ModelPoolSettings { golden_folder: Some(known.path().to_owned()), ..settings() };
-    let first = herd_with(with_memory());
+    let first = fixture_with(with_memory());
     first.embedding(1, "wrong_after = 9");
     let path = first.path("embed");
     wait_until("it is remembered", || {
@@ -70,7 +70,8 @@ fn corrupted_weights_are_detected_by_the_stored_golden_answer() {
     // The same length and modification time, as with a failing disk.
     std::fs::write(&path, "text_embedding\nwrong_after = 0").unwrap();
     std::fs::File::options().write(true).open(&path).unwrap().set_modified(changed).unwrap();
-    let second = herd_with(ModelPoolSettings { copy_wait_max: std::time::Duration::ZERO, ..with_memory() });
+    let second =
+        fixture_with(ModelPoolSettings { copy_wait_max: std::time::Duration::ZERO, ..with_memory() });
     second.pool.add(ModelSpec::new("embed", &path)).unwrap();
     let refused = second.embed("text").unwrap_err();
     let ModelError::NoWorkers { why, .. } = refused else { panic!("{refused:?}") };
@@ -79,7 +80,7 @@ fn corrupted_weights_are_detected_by_the_stored_golden_answer() {
 
     // Replaced on purpose, with a new modification time.
     std::fs::write(&path, "text_embedding\nwrong_after = 0").unwrap();
-    let third = herd_with(with_memory());
+    let third = fixture_with(with_memory());
     third.pool.add(ModelSpec::new("embed", &path)).unwrap();
     third.embed("text").unwrap();
 }

@@ -9,7 +9,7 @@ use remuda_models::{ModelError, ModelPoolSettings, ModelSpec};
 use tracing::field::{Field, Visit};
 use tracing::{Level, Metadata, Subscriber, span};
 
-use super::fixture::{KINDS, PoolFixture, fixture, herd_with, settings};
+use super::fixture::{KINDS, PoolFixture, fixture, fixture_with, settings};
 
 fn is_gone(fixture: &PoolFixture, id: u64) -> bool {
     fixture.model().copies.iter().all(|copy| copy.id != id)
@@ -34,7 +34,7 @@ fn one_death_is_seen_within_a_second_and_the_handle_removed() {
 #[test]
 fn two_nothing_is_routed_to_dead_copies() {
     for kind in KINDS {
-        let fixture = herd_with(ModelPoolSettings { stall_max: Duration::from_millis(300), ..settings() });
+        let fixture = fixture_with(ModelPoolSettings { stall_max: Duration::from_millis(300), ..settings() });
         fixture.embedding(2, kind);
         let hung = fixture.ask("!hang");
         let hung_id = fixture
@@ -58,7 +58,7 @@ fn two_nothing_is_routed_to_dead_copies() {
 #[test]
 fn three_maintenance_removes_wrong_copies_by_itself() {
     let limits = ModelPoolSettings { maintenance_every: Duration::from_millis(50), ..settings() };
-    let fixture = herd_with(limits);
+    let fixture = fixture_with(limits);
     fixture.embedding(1, "wrong_after = 2");
     let id = fixture.model().copies[0].id;
     fixture.until("found out", |model| model.deaths.contains_key("wrong"));
@@ -69,7 +69,7 @@ fn three_maintenance_removes_wrong_copies_by_itself() {
 #[test]
 fn four_memory_of_dead_copies_is_released() {
     for kind in KINDS {
-        let fixture = herd_with(ModelPoolSettings { deaths_max: 1, ..settings() });
+        let fixture = fixture_with(ModelPoolSettings { deaths_max: 1, ..settings() });
         fixture.embedding(2, kind);
         assert_eq!(fixture.pool.snapshot().memory_reserved_bytes, 2 << 20);
         fixture.embed("!broken").unwrap_err();
@@ -81,7 +81,7 @@ fn four_memory_of_dead_copies_is_released() {
 /// 5. Graceful degradation: without a worker the answer is `NoWorkers`, and it comes at once.
 #[test]
 fn five_callers_get_no_workers_at_once_when_all_are_dead() {
-    let fixture = herd_with(ModelPoolSettings { deaths_max: 1, ..settings() });
+    let fixture = fixture_with(ModelPoolSettings { deaths_max: 1, ..settings() });
     let spec = fixture.spec("embed", "text_embedding\nfailing_loads = 9");
     fixture.pool.add(ModelSpec { copies: 2, ..spec }).unwrap();
     fixture.until("both are given up", |model| model.deaths.get("load") == Some(&2));

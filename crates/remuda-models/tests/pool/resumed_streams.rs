@@ -12,11 +12,11 @@ use remuda_models::{
 };
 use rustix::process::Signal;
 
-use super::fixture::{KINDS, LONG, PoolFixture, chat, herd_with, kill, settings, wait_until};
+use super::fixture::{KINDS, LONG, PoolFixture, chat, fixture_with, kill, settings, wait_until};
 
 /// One copy of a model called `chat`.
 pub(crate) fn chatting(settings: ModelPoolSettings, kind: &str) -> PoolFixture {
-    let fixture = herd_with(settings);
+    let fixture = fixture_with(settings);
     fixture.pool.add(fixture.spec("chat", &format!("text_to_text\n{kind}"))).unwrap();
     fixture
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use remuda_models::ModelPoolSettings;
 
-use super::fixture::{KINDS, herd_with, settings};
+use super::fixture::{KINDS, fixture_with, settings};
 
 /// Faults: T3.
 #[test]
@@ -19,7 +19,7 @@ fn saturated_machine_kills_no_copy() {
             std::thread::spawn(move || while !enough.load(Ordering::Relaxed) {})
         })
         .collect();
-    let (threads, processes) = (herd_with(limits.clone()), herd_with(limits));
+    let (threads, processes) = (fixture_with(limits.clone()), fixture_with(limits));
     threads.embedding(2, KINDS[0]);
     processes.embedding(2, KINDS[1]);
     let end = Instant::now() + Duration::from_secs(4);
