@@ -7,7 +7,7 @@
 //! | `40%` | 40 % done |
 //! | anything else | still running |
 //!
-//! `core::service::exec` decides what an exit means. A command is killed together with everything it started.
+//! `judge` decides here what an exit means for the job; that rule belongs in the core. A command is killed together with everything it started.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::{ExitStatus, Stdio};

@@ -74,7 +74,7 @@ impl ServerProxy {
         client.clone()
     }
 
-    /// The servers in the order in which this session tries them; unreachable ones come last.
+    /// The servers in the order in which they are tried; unreachable ones come last.
     fn order_servers<'t>(&self, targets: &'t [ComfyuiTarget], headers: &HeaderMap) -> Vec<&'t ComfyuiTarget> {
         let mut session = Vec::new();
         for name in SESSION_HEADERS {
