@@ -35,7 +35,7 @@
 //! use remuda_core::supervise::{Backoff, Breaker, BreakerLimits, BreakerState};
 //! use remuda_core::time::Timestamp;
 //!
-//! let at = |seconds| Timestamp::from_millis(seconds * 1000);
+//! let at = |seconds: u64| Timestamp::from_millis(seconds * 1000);
 //! let cooldown = Backoff::new(Duration::from_secs(60), Duration::from_secs(600));
 //! let limits = BreakerLimits { failures_max: 3, cooldown };
 //! let mut breaker = Breaker::<u8>::default();
