@@ -147,6 +147,7 @@ fn done(job: JobId, attempt: remuda_core::id::Attempt) -> FinishedAttempt {
         result: None,
         cause: None,
         fault: None,
+        node: None,
         message: String::new(),
     }
 }

@@ -157,6 +157,7 @@ pub(crate) fn done(job: JobId, attempt: Attempt) -> FinishedAttempt {
         result: None,
         cause: None,
         fault: None,
+        node: None,
         message: String::new(),
     }
 }

@@ -40,26 +40,14 @@ impl NodeException {
             classify(&part(&self.exception_type), &part(&self.exception_message), &part(&self.node_type));
         match &self.node_id.0 {
             Some(node) => {
-                ServiceFailure::new(failure.fault, format!("node {} {}", one_line(node, 40), failure.message))
+                let id = one_line(node, 40);
+                let class = self.node_type.0.as_deref().map(|class| one_line(class, 80));
+                ServiceFailure::new(failure.fault, format!("node {id} {}", failure.message))
+                    .at_node(id, class.filter(|class| !class.is_empty()))
             }
             None => failure,
         }
     }
-}
-
-/// The node in a failure's message, and its class if known: the prefix written by `NodeException::failure`, which may be
-/// preceded by other text.
-pub fn failing_node(message: &str) -> Option<(&str, Option<&str>)> {
-    let text = match message.strip_prefix("node ") {
-        Some(text) => text,
-        None => message.split_once(": node ")?.1,
-    };
-    let (node, text) = text.split_once(' ')?;
-    let class = text.strip_prefix('(').and_then(|text| {
-        let end = [text.find("): "), text.find("), ")].into_iter().flatten().min()?;
-        Some(&text[..end])
-    });
-    Some((node.trim_end_matches(','), class))
 }
 
 /// The failure for an exception in a node, with a readable message.
@@ -235,21 +223,20 @@ mod tests {
     }
 
     #[test]
-    fn failing_node_is_found_in_the_message() {
-        let raised = |node: &str, class: &str| NodeException {
-            node_id: Text(Some(node.to_owned())),
-            node_type: Text(Some(class.to_owned()).filter(|class| !class.is_empty())),
-            exception_type: Text(Some("ValueError".to_owned())),
-            exception_message: Text(Some("no (such): thing".to_owned())),
+    fn failure_names_its_node_and_class() {
+        let raised = |node: Option<&str>, class: &str| {
+            let exception = NodeException {
+                node_id: Text(node.map(str::to_owned)),
+                node_type: Text(Some(class.to_owned()).filter(|class| !class.is_empty())),
+                exception_type: Text(Some("ValueError".to_owned())),
+                exception_message: Text(Some("no (such): thing".to_owned())),
+            };
+            exception.failure().node.map(|node| (node.id, node.class))
         };
-        let message = raised("12:3", "KSampler (Advanced)").failure().message;
-        assert_eq!(failing_node(&message), Some(("12:3", Some("KSampler (Advanced)"))));
-        assert_eq!(failing_node(&format!("3 attempts ended, the last: {message}")), failing_node(&message));
-        assert_eq!(failing_node(&raised("5", "").failure().message), Some(("5", None)));
-        let refused = "node 2 (RemudaFail), input kind: Value not in list: kind: 'a' not in ['b']";
-        assert_eq!(failing_node(refused), Some(("2", Some("RemudaFail"))));
-        assert_eq!(failing_node("node 7, input image: invalid JSON"), Some(("7", None)));
-        assert_eq!(failing_node("the worker went silent"), None);
+        let named = |id: &str, class: Option<&str>| Some((id.to_owned(), class.map(str::to_owned)));
+        assert_eq!(raised(Some("12:3"), "KSampler (Advanced)"), named("12:3", Some("KSampler (Advanced)")));
+        assert_eq!(raised(Some("5"), ""), named("5", None));
+        assert_eq!(raised(None, "KSampler"), None);
     }
 
     #[test]

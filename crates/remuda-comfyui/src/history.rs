@@ -159,6 +159,7 @@ mod tests {
                 ServiceFault::Node,
                 "node 4 (ResearchFail): ValueError: research: deliberate failure"
             )
+            .at_node("4", Some("ResearchFail".to_owned()))
         );
         let interrupted = r#"["execution_interrupted", {"prompt_id": "x", "node_id": "2", "executed": []}]"#;
         assert!(matches!(seen("{}", "error", interrupted), ProbeResult::Interrupted));

@@ -85,15 +85,9 @@ impl PreparedPrompt {
         for (id, node) in &mut graph.nodes {
             for (name, value) in &mut node.inputs {
                 let at = |failure: ServiceFailure| {
-                    ServiceFailure::new(
-                        failure.fault,
-                        format!(
-                            "node {}, input {}: {}",
-                            one_line(id, 40),
-                            one_line(name, 80),
-                            failure.message
-                        ),
-                    )
+                    let (id, name) = (one_line(id, 40), one_line(name, 80));
+                    let message = format!("node {id}, input {name}: {}", failure.message);
+                    ServiceFailure::new(failure.fault, message).at_node(id, None)
                 };
                 // This also checks that Python can parse every number in it.
                 let mut tree: Value = serde_json::from_str(value.get()).map_err(|error| {

@@ -205,7 +205,17 @@ fn node_failure(nodes: &JsonMembers<NodeErrors>) -> ServiceFailure {
     if more > 0 {
         message.push_str(&format!("; and {more} more"));
     }
-    ServiceFailure::new(fault, message)
+    let failure = ServiceFailure::new(fault, message);
+    match errors().next() {
+        Some((id, node, _)) => failure.at_node(one_line(id, 40), node.class()),
+        None => failure,
+    }
+}
+
+impl NodeErrors {
+    fn class(&self) -> Option<String> {
+        Some(one_line(text(&self.class_type), 80)).filter(|class| !class.is_empty())
+    }
 }
 
 impl NodeError {
@@ -222,10 +232,7 @@ impl NodeError {
     }
 
     fn describe(&self, id: &str, node: &NodeErrors) -> String {
-        let class = match text(&node.class_type) {
-            "" => String::new(),
-            class => format!(" ({})", one_line(class, 80)),
-        };
+        let class = node.class().map(|class| format!(" ({class})")).unwrap_or_default();
         let input = match text(&self.extra_info.input_name) {
             "" => String::new(),
             input => format!(", input {}", one_line(input, 80)),

@@ -87,15 +87,9 @@ mod tests {
 
     fn tried(from: u64, until: Option<u64>, price: Option<u64>) -> PastAttempt {
         PastAttempt {
-            attempt: Attempt(1),
-            worker: "gpus-1".parse().unwrap(),
-            started_at: at(from),
             ended_at: until.map(at),
-            cause: None,
-            verdict: String::new(),
-            out_of_memory: None,
             price: price.map(Money::from_micros),
-            service: None,
+            ..PastAttempt::new(Attempt(1), "gpus-1".parse().unwrap(), at(from))
         }
     }
 

@@ -28,6 +28,7 @@ use crate::machine::{Presence, WorkerState};
 use crate::scale::ScalingTrend;
 use crate::settings::{Settings, StuckPolicy};
 use crate::time::{Timestamp, humanize};
+use crate::verdict::AttemptVerdict;
 
 pub use plan::{CycleAction, CycleCounts, CyclePlan, CycleReport, CycleStatus, FleetReport};
 
@@ -217,15 +218,16 @@ impl<'a> Cycle<'a> {
         }
         for (at, worker) in self.snapshot.workers.iter().enumerate() {
             if self.states[at] == WorkerState::Error {
-                self.reset(worker, &format!("worker {} has failed", worker.id));
+                let why = format!("worker {} has failed", worker.id);
+                self.reset(worker, AttemptVerdict::WorkerFailed, &why);
             }
         }
     }
 
-    fn reset(&mut self, worker: &WorkerView, reason: &str) {
+    fn reset(&mut self, worker: &WorkerView, verdict: AttemptVerdict, reason: &str) {
         for AttemptView { job, attempt, .. } in worker.attempts.iter().copied() {
             let (worker, reason) = (worker.id.clone(), reason.to_owned());
-            self.actions.push(CycleAction::Reset { job, attempt, worker, reason });
+            self.actions.push(CycleAction::Reset { job, attempt, worker, verdict, reason });
             self.queued += 1;
         }
     }

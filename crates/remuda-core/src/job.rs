@@ -21,11 +21,12 @@ use crate::money::Money;
 use crate::need::Capabilities;
 use crate::options::JobOptions;
 use crate::queue::JobKind;
-use crate::record::{DEADLINE_PASSED, IdempotencyKey, JobStatus, PastAttempt, ServiceRow, StateRow};
+use crate::record::{IdempotencyKey, JobStatus, PastAttempt, ServiceRow, StateRow};
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::settings::Settings;
 use crate::time::{Timestamp, humanize};
+use crate::verdict::{AttemptFailure, AttemptVerdict};
 use crate::wire::ServiceStatus;
 
 #[derive(Clone, Debug)]
@@ -92,8 +93,7 @@ pub enum JobEvent {
     Complete(Fence),
     Fail {
         fence: Fence,
-        cause: Cause,
-        message: String,
+        failure: AttemptFailure,
         crashed_worker: bool,
         retry_class: RetryClass,
     },
@@ -190,15 +190,20 @@ impl Job {
             (JobState::Running { worker, incarnation, started_at }, JobEvent::Complete(fence))
                 if fence == self.fence(incarnation) =>
             {
-                self.remember(worker.clone(), started_at, now, None, "completed", RetryClass::Retry);
+                self.remember(worker.clone(), started_at, now, AttemptVerdict::Completed, "completed");
                 JobState::Ended(Box::new(StateRow::Completed { worker }))
             }
             (
                 JobState::Running { worker, incarnation, started_at },
-                JobEvent::Fail { fence, cause, message, crashed_worker, retry_class },
+                JobEvent::Fail { fence, failure, crashed_worker, retry_class },
             ) if fence == self.fence(incarnation) => {
+                let AttemptFailure { verdict, cause, message, fault, node } = failure;
                 let message = truncated(message);
-                self.remember(worker.clone(), started_at, now, Some(cause), &message, retry_class);
+                let past = self.remember(worker.clone(), started_at, now, verdict, &message);
+                (past.cause, past.fault, past.node) = (Some(cause), fault, node);
+                if let RetryClass::NeedsMoreMemory(size) = retry_class {
+                    past.out_of_memory = Some(size);
+                }
                 if retry_class == RetryClass::Never {
                     self.failures = self.failures.saturating_add(1);
                     return Ok(failed(cause, message, false));
@@ -206,18 +211,18 @@ impl Job {
                 self.after_failure(now, worker, cause, message, crashed_worker, settings)
             }
             (JobState::Running { worker, started_at, .. }, JobEvent::Cancel { message }) => {
-                self.remember(worker, started_at, now, None, &message, RetryClass::Retry);
+                self.remember(worker, started_at, now, AttemptVerdict::Cancelled, &message);
                 JobState::Ended(Box::new(StateRow::Cancelled { message }))
             }
             (JobState::Waiting { .. }, JobEvent::Cancel { message }) => {
                 JobState::Ended(Box::new(StateRow::Cancelled { message }))
             }
             (JobState::Running { worker, started_at, .. }, JobEvent::Expire) => {
-                self.remember(worker, started_at, now, Some(Cause::Job), DEADLINE_PASSED, RetryClass::Retry);
-                failed(Cause::Job, format!("{DEADLINE_PASSED} while it ran"), false)
+                self.remember(worker, started_at, now, AttemptVerdict::Expired, "the deadline passed");
+                JobState::Ended(Box::new(StateRow::Expired { was_running: true }))
             }
             (JobState::Waiting { .. }, JobEvent::Expire) => {
-                failed(Cause::Job, format!("{DEADLINE_PASSED} while it waited"), false)
+                JobState::Ended(Box::new(StateRow::Expired { was_running: false }))
             }
             (JobState::Waiting { .. }, JobEvent::FailQuarantined { message }) => {
                 failed(Cause::Job, message, true)
@@ -284,29 +289,17 @@ impl Job {
         worker: WorkerId,
         started_at: Timestamp,
         now: Timestamp,
-        cause: Option<Cause>,
-        verdict: &str,
-        retry_class: RetryClass,
-    ) {
+        verdict: AttemptVerdict,
+        message: &str,
+    ) -> &mut PastAttempt {
         let attempt = self.attempt;
-        let verdict = verdict.to_owned();
-        let out_of_memory = match retry_class {
-            RetryClass::NeedsMoreMemory(size) => Some(size),
-            RetryClass::Retry | RetryClass::Never => None,
-        };
-        let (history, ended_at) = (self.history_mut(), Some(now));
-        let (service, price) = (history.service.take(), history.price.take());
-        history.attempts.push(PastAttempt {
-            attempt,
-            worker,
-            started_at,
-            ended_at,
-            cause,
-            verdict,
-            out_of_memory,
-            price,
-            service,
-        });
+        let history = self.history.get_or_insert_default();
+        let mut past = PastAttempt::new(attempt, worker, started_at);
+        (past.ended_at, past.cause) = (Some(now), verdict.lost_cause());
+        (past.verdict, past.message) = (Some(verdict), message.to_owned());
+        (past.service, past.price) = (history.service.take(), history.price.take());
+        history.attempts.push(past);
+        history.attempts.last_mut().expect("it was pushed")
     }
 
     fn history_mut(&mut self) -> &mut History {
@@ -412,18 +405,11 @@ impl Job {
         let state = match &self.state {
             JobState::Waiting { not_before } => StateRow::Queued { not_before: *not_before },
             JobState::Running { worker, incarnation, started_at } => {
-                let (attempt, worker, started_at) = (self.attempt, worker.clone(), *started_at);
-                let under_way = PastAttempt {
-                    attempt,
-                    worker: worker.clone(),
-                    started_at,
-                    ended_at: None,
-                    cause: None,
-                    verdict: String::new(),
-                    out_of_memory: None,
-                    price: self.history.as_ref().and_then(|history| history.price),
-                    service: self.history.as_ref().and_then(|history| history.service.clone()),
-                };
+                let (worker, started_at) = (worker.clone(), *started_at);
+                let mut under_way = PastAttempt::new(self.attempt, worker.clone(), started_at);
+                if let Some(history) = &self.history {
+                    (under_way.price, under_way.service) = (history.price, history.service.clone());
+                }
                 attempts.push(under_way);
                 StateRow::Running { worker, incarnation: *incarnation, started_at }
             }
@@ -447,9 +433,10 @@ impl Job {
             StateRow::Running { worker, incarnation, started_at } => {
                 JobState::Running { worker, incarnation, started_at }
             }
-            ended @ (StateRow::Completed { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. }) => {
-                JobState::Ended(Box::new(ended))
-            }
+            ended @ (StateRow::Completed { .. }
+            | StateRow::Failed { .. }
+            | StateRow::Expired { .. }
+            | StateRow::Cancelled { .. }) => JobState::Ended(Box::new(ended)),
         };
         (self.attempt, self.failures, self.infra_failures) =
             (status.attempt, status.failures, status.infra_failures);

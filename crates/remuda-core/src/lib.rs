@@ -36,6 +36,7 @@ pub mod service;
 pub mod settings;
 pub mod supervise;
 pub mod time;
+pub mod verdict;
 pub mod webhook;
 pub mod wire;
 pub mod worker;

@@ -19,10 +19,9 @@ use crate::id::{
 use crate::money::Money;
 use crate::need::Requirements;
 use crate::options::JobOptions;
+use crate::service::{FailingNode, ServiceFault};
 use crate::time::Timestamp;
-
-/// Prefix of the message of an expired job.
-pub(crate) const DEADLINE_PASSED: &str = "the deadline passed";
+use crate::verdict::AttemptVerdict;
 
 /// One change to store.
 #[derive(Clone, Debug)]
@@ -153,11 +152,16 @@ pub struct JobStatus {
 }
 
 impl JobStatus {
-    /// Whether the deadline ended it, rather than its worker.
-    pub fn has_expired(&self, deadline: Option<Timestamp>) -> bool {
-        let is_past = deadline.is_some_and(|deadline| self.changed_at >= deadline);
-        is_past
-            && matches!(&self.state, StateRow::Failed { message, .. } if message.starts_with(DEADLINE_PASSED))
+    /// The node at which a failed job failed last.
+    pub fn failing_node(&self) -> Option<&FailingNode> {
+        match self.state {
+            StateRow::Failed { .. } => self.attempts.last()?.node.as_deref(),
+            StateRow::Queued { .. }
+            | StateRow::Running { .. }
+            | StateRow::Completed { .. }
+            | StateRow::Expired { .. }
+            | StateRow::Cancelled { .. } => None,
+        }
     }
 }
 
@@ -182,6 +186,10 @@ pub enum StateRow {
         #[serde(default)]
         quarantined: bool,
     },
+    /// Its deadline passed before it ended.
+    Expired {
+        was_running: bool,
+    },
     Cancelled {
         message: String,
     },
@@ -190,13 +198,13 @@ pub enum StateRow {
 impl StateRow {
     pub const NAMES: [&'static str; 5] = ["queued", "running", "completed", "failed", "cancelled"];
 
-    /// The name used by every API.
+    /// The name used by the native API, where an expired job is one that failed.
     pub fn name(&self) -> &'static str {
         match self {
             StateRow::Queued { .. } => "queued",
             StateRow::Running { .. } => "running",
             StateRow::Completed { .. } => "completed",
-            StateRow::Failed { .. } => "failed",
+            StateRow::Failed { .. } | StateRow::Expired { .. } => "failed",
             StateRow::Cancelled { .. } => "cancelled",
         }
     }
@@ -208,7 +216,25 @@ impl StateRow {
     pub fn worker(&self) -> Option<&WorkerId> {
         match self {
             StateRow::Running { worker, .. } | StateRow::Completed { worker } => Some(worker),
-            StateRow::Queued { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. } => None,
+            StateRow::Queued { .. }
+            | StateRow::Failed { .. }
+            | StateRow::Expired { .. }
+            | StateRow::Cancelled { .. } => None,
+        }
+    }
+
+    /// Cause and message of a job that failed or expired.
+    pub fn failure(&self) -> Option<(Cause, &str)> {
+        match self {
+            StateRow::Failed { cause, message, .. } => Some((*cause, message)),
+            StateRow::Expired { was_running: true } => Some((Cause::Job, "the deadline passed while it ran")),
+            StateRow::Expired { was_running: false } => {
+                Some((Cause::Job, "the deadline passed while it waited"))
+            }
+            StateRow::Queued { .. }
+            | StateRow::Running { .. }
+            | StateRow::Completed { .. }
+            | StateRow::Cancelled { .. } => None,
         }
     }
 }
@@ -224,8 +250,18 @@ pub struct PastAttempt {
     /// None if the attempt completed or was cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
+    /// What ended it; None while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<AttemptVerdict>,
+    /// The same for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub verdict: String,
+    pub message: String,
+    /// The kind of failure that the service reported.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<ServiceFault>,
+    /// The node of the workflow at which it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Box<FailingNode>>,
     /// Memory of the worker that ran out of it; 0 if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_memory: Option<u64>,
@@ -234,6 +270,26 @@ pub struct PastAttempt {
     pub price: Option<Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Box<ServiceRow>>,
+}
+
+impl PastAttempt {
+    /// An attempt that has just started.
+    pub fn new(attempt: Attempt, worker: WorkerId, started_at: Timestamp) -> Self {
+        PastAttempt {
+            attempt,
+            worker,
+            started_at,
+            ended_at: None,
+            cause: None,
+            verdict: None,
+            message: String::new(),
+            fault: None,
+            node: None,
+            out_of_memory: None,
+            price: None,
+            service: None,
+        }
+    }
 }
 
 /// The service's view of an attempt, as the worker last reported it.

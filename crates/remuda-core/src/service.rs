@@ -141,6 +141,16 @@ impl ProbeResult {
 pub struct ServiceFailure {
     pub fault: ServiceFault,
     pub message: String,
+    /// The node of the workflow that failed, if it was one.
+    pub node: Option<Box<FailingNode>>,
+}
+
+/// The node of a workflow that failed, and its class if known.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailingNode {
+    pub id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<String>,
 }
 
 /// The kind of failure, classified from the service's error.
@@ -212,6 +222,12 @@ impl fmt::Display for ServiceFault {
 
 impl ServiceFailure {
     pub fn new(fault: ServiceFault, message: impl Into<String>) -> Self {
-        ServiceFailure { fault, message: message.into() }
+        ServiceFailure { fault, message: message.into(), node: None }
+    }
+
+    /// The same failure, of this node.
+    pub fn at_node(mut self, id: impl Into<String>, class: Option<String>) -> Self {
+        self.node = Some(Box::new(FailingNode { id: id.into(), class }));
+        self
     }
 }

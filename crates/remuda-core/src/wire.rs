@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Capabilities;
-use crate::service::ServiceFault;
+use crate::service::{FailingNode, ServiceFault};
 
 /// A worker registers: who it is, what it can do, and which attempts it still holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -151,6 +151,9 @@ pub struct FinishedAttempt {
     /// The kind of failure, if the service reported it: some are final, some need a larger worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<ServiceFault>,
+    /// The node of the workflow that failed, if the service reported one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Box<FailingNode>>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -210,8 +213,9 @@ pub struct CancelOrder {
 pub struct SettledAttempt {
     pub job: JobId,
     pub attempt: Attempt,
-    /// `recorded`, or why not; either way the worker may forget the attempt.
-    pub verdict: String,
+    /// Why the report was refused; absent if it was recorded. Either way the worker may forget the attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
 }
 
 impl BeatReply {

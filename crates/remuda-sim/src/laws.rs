@@ -281,7 +281,7 @@ impl Laws {
                 );
             }
         }
-        for settled in reply.settled.iter().filter(|settled| settled.verdict == "recorded") {
+        for settled in reply.settled.iter().filter(|settled| settled.refused.is_none()) {
             let key = (settled.job, settled.attempt);
             let is_completed = self.live_completed.contains(&(key, worker.clone()));
             let is_stored = store.status(settled.job).is_some_and(|status| {

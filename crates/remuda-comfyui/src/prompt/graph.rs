@@ -71,17 +71,16 @@ impl Node {
         let fields = read_members(node);
         let class = last(&fields, "class_type").map(text).unwrap_or_default();
         let Some(class) = class.0.filter(|class| !class.is_empty()) else {
-            return Err(invalid(&format!("node {} has no string `class_type`", one_line(id, 40))));
+            let id = one_line(id, 40);
+            return Err(invalid(&format!("node {id} has no string `class_type`")).at_node(id, None));
         };
         let inputs = match last(&fields, "inputs") {
             None => BTreeMap::new(),
             Some(inputs) if is_object(inputs) => read_members(inputs).0.into_iter().collect(),
             Some(_) => {
-                return Err(invalid(&format!(
-                    "node {} ({}): `inputs` is not an object",
-                    one_line(id, 40),
-                    one_line(&class, 80)
-                )));
+                let (id, class) = (one_line(id, 40), one_line(&class, 80));
+                let why = format!("node {id} ({class}): `inputs` is not an object");
+                return Err(invalid(&why).at_node(id, Some(class)));
             }
         };
         // Used only for display, so an invalid value is dropped instead of refused.

@@ -101,7 +101,7 @@ fn reply(seq: u64, reply: BeatReply) -> AgentEvent {
 }
 
 fn settled(job: u128) -> SettledAttempt {
-    SettledAttempt { job: id(job), attempt: Attempt(1), verdict: "recorded".to_owned() }
+    SettledAttempt { job: id(job), attempt: Attempt(1), refused: None }
 }
 
 #[test]

@@ -209,7 +209,7 @@ impl Agent {
 
     /// The service reports a failure, which is also evidence about the service itself.
     pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: ServiceFailure) {
-        let ServiceFailure { mut fault, message } = failure;
+        let ServiceFailure { mut fault, message, node } = failure;
         if fault == ServiceFault::Died && self.held.get(&job).is_some_and(|work| work.is_bystander) {
             // We restarted the service: no attempt there is at fault.
             fault = ServiceFault::Lost;
@@ -219,6 +219,7 @@ impl Agent {
         self.finish(FinishedAttempt {
             cause,
             fault,
+            node,
             ..finished(job, attempt, AttemptOutcome::Failed, message)
         });
     }
@@ -300,5 +301,5 @@ impl Work {
 }
 
 fn finished(job: JobId, attempt: Attempt, outcome: AttemptOutcome, message: String) -> FinishedAttempt {
-    FinishedAttempt { job, attempt, outcome, result: None, cause: None, fault: None, message }
+    FinishedAttempt { job, attempt, outcome, result: None, cause: None, fault: None, node: None, message }
 }

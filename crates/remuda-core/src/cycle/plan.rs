@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{Attempt, FleetId, JobId, WorkerId};
 use crate::time::Timestamp;
+use crate::verdict::AttemptVerdict;
 
 /// The decisions about one fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,7 @@ pub enum CycleAction {
         job: JobId,
         attempt: Attempt,
         worker: WorkerId,
+        verdict: AttemptVerdict,
         reason: String,
     },
     /// No new work; held attempts may finish.

@@ -4,6 +4,7 @@ use super::{Cycle, CycleAction, WorkerView};
 use crate::machine::WorkerState;
 use crate::scale::{self, ScalingDirection};
 use crate::time::humanize;
+use crate::verdict::AttemptVerdict;
 
 impl Cycle<'_> {
     pub(super) fn shrink(&mut self) {
@@ -43,7 +44,7 @@ impl Cycle<'_> {
             } else {
                 let grace = humanize(grace);
                 let why = format!("worker {} was not done {grace} after it began to drain", worker.id);
-                self.reset(worker, &why);
+                self.reset(worker, AttemptVerdict::DrainOverdue, &why);
                 format!("not done {grace} after it began to drain")
             };
             self.go(

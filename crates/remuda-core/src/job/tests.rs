@@ -18,8 +18,7 @@ fn fence(attempt: u32) -> Fence {
 fn fail(attempt: u32, cause: Cause) -> JobEvent {
     JobEvent::Fail {
         fence: fence(attempt),
-        cause,
-        message: "boom".to_owned(),
+        failure: AttemptFailure::new(AttemptVerdict::Failed, cause, "boom"),
         crashed_worker: cause == Cause::Worker,
         retry_class: RetryClass::Retry,
     }

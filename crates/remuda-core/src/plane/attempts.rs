@@ -17,6 +17,7 @@ use crate::record::{Record, StateRow};
 use crate::refusal::Refusal;
 use crate::service::ServiceFault;
 use crate::time::Timestamp;
+use crate::verdict::{AttemptFailure, AttemptVerdict};
 use crate::webhook::WebhookDelivery;
 use crate::wire::{AttemptOutcome, FinishedAttempt};
 
@@ -79,6 +80,11 @@ impl Plane {
             AttemptOutcome::Completed => self.complete(now, worker, fence, finished),
             AttemptOutcome::Failed => {
                 let message = message_or(&finished.message, "failed without a message");
+                let failure = AttemptFailure {
+                    fault: finished.fault,
+                    node: finished.node.clone(),
+                    ..AttemptFailure::new(AttemptVerdict::Failed, cause, message)
+                };
                 let (blame, retry_class) = match finished.fault {
                     Some(ServiceFault::Died) => (Blame::Crashed, RetryClass::Retry),
                     Some(fault) if fault.is_final() => (Blame::Unrelated, RetryClass::Never),
@@ -88,11 +94,12 @@ impl Plane {
                     }
                     Some(_) | None => (Blame::Pair, RetryClass::Retry),
                 };
-                self.fail_with(now, fence, cause, message, blame, retry_class)
+                self.fail(now, fence, failure, blame, retry_class)
             }
             AttemptOutcome::Cancelled => {
                 let message = message_or(&finished.message, "the worker stopped it");
-                self.fail(now, fence, Cause::Provider, message, Blame::Unrelated)
+                let failure = AttemptFailure::new(AttemptVerdict::Stopped, Cause::Provider, message);
+                self.fail(now, fence, failure, Blame::Unrelated, RetryClass::Retry)
             }
             AttemptOutcome::Rejected => {
                 let worker = self.workers.get_mut(worker).expect("the holder is there");
@@ -101,7 +108,8 @@ impl Plane {
                 let room = u32::try_from(taken).unwrap_or(u32::MAX);
                 worker.slots_observed = Some(room.max(1));
                 let message = message_or(&finished.message, "the worker had no free slot");
-                self.fail(now, fence, Cause::Worker, message, Blame::Unrelated)
+                let failure = AttemptFailure::new(AttemptVerdict::Rejected, Cause::Worker, message);
+                self.fail(now, fence, failure, Blame::Unrelated, RetryClass::Retry)
             }
         }
     }
@@ -152,44 +160,42 @@ impl Plane {
     }
 
     /// Fails an attempt that was lost rather than reported; a later report on it will be refused.
-    pub(super) fn lose(&mut self, now: Timestamp, id: JobId, cause: Cause, message: String, blame: Blame) {
+    pub(super) fn lose(
+        &mut self,
+        now: Timestamp,
+        id: JobId,
+        verdict: AttemptVerdict,
+        message: String,
+        blame: Blame,
+    ) {
         let Some(job) = self.jobs.get(&id) else { return };
         let JobState::Running { worker, incarnation, .. } = job.state() else { return };
         let (worker, fence) = (worker.clone(), job.fence(*incarnation));
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.counts.lost += 1;
         }
-        self.fail(now, fence, cause, message, blame).expect("the current attempt can be lost");
+        let cause = verdict.lost_cause().expect("only reports have other verdicts");
+        let failure = AttemptFailure::new(verdict, cause, message);
+        self.fail(now, fence, failure, blame, RetryClass::Retry).expect("the current attempt can be lost");
     }
 
     fn fail(
         &mut self,
         now: Timestamp,
         fence: Fence,
-        cause: Cause,
-        message: String,
-        blame: Blame,
-    ) -> Result<(), Refusal> {
-        self.fail_with(now, fence, cause, message, blame, RetryClass::Retry)
-    }
-
-    fn fail_with(
-        &mut self,
-        now: Timestamp,
-        fence: Fence,
-        cause: Cause,
-        message: String,
+        mut failure: AttemptFailure,
         blame: Blame,
         retry_class: RetryClass,
     ) -> Result<(), Refusal> {
         let (id, crashed_worker) = (fence.job, blame == Blame::Crashed);
-        let message = truncated(message);
+        failure.message = truncated(failure.message);
+        let (cause, message) = (failure.cause, failure.message.clone());
         let job = self.jobs.get_mut(&id).ok_or(Refusal::UnknownJob(id))?;
         let worker_id = match job.state() {
             JobState::Running { worker, .. } => worker.clone(),
             JobState::Waiting { .. } | JobState::Ended(_) => return Err(Refusal::NotRunning),
         };
-        let event = JobEvent::Fail { fence, cause, message: message.clone(), crashed_worker, retry_class };
+        let event = JobEvent::Fail { fence, failure, crashed_worker, retry_class };
         job.apply(now, event, &self.settings)?;
         let shape = *job.kind.shape;
         let retries = match job.state() {
@@ -413,6 +419,7 @@ impl Plane {
         let worker = match &status.state {
             StateRow::Completed { worker } => Some(worker.clone()),
             StateRow::Failed { .. }
+            | StateRow::Expired { .. }
             | StateRow::Cancelled { .. }
             | StateRow::Queued { .. }
             | StateRow::Running { .. } => job.attempts().last().map(|last| last.worker.clone()),

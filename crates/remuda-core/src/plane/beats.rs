@@ -15,6 +15,7 @@ use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
+use crate::verdict::AttemptVerdict;
 use crate::wire::{
     AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartCheck, StartOrder,
 };
@@ -182,20 +183,17 @@ impl Plane {
         beat.finished
             .iter()
             .map(|finished| {
-                let verdict = match self.finish(now, id, beat.incarnation, finished) {
-                    Ok(()) => "recorded".to_owned(),
-                    Err(refusal) => {
-                        match refusal {
-                            Refusal::AlreadyRecorded => self.refusals.already_recorded += 1,
-                            _ => self.refusals.stale_attempts += 1,
-                        }
-                        refusal.to_string()
-                    }
-                };
+                let refused = self.finish(now, id, beat.incarnation, finished).err();
+                match refused {
+                    Some(Refusal::AlreadyRecorded) => self.refusals.already_recorded += 1,
+                    Some(_) => self.refusals.stale_attempts += 1,
+                    None => {}
+                }
                 if let Some(worker) = self.workers.get_mut(id) {
                     worker.cancels.remove(&(finished.job, finished.attempt));
                 }
-                SettledAttempt { job: finished.job, attempt: finished.attempt, verdict }
+                let refused = refused.map(|refusal| refusal.to_string());
+                SettledAttempt { job: finished.job, attempt: finished.attempt, refused }
             })
             .collect()
     }
@@ -225,12 +223,12 @@ impl Plane {
             .map(|(job, hold)| (*job, hold.is_confirmed))
             .collect();
         for (job, was_named) in missing {
-            let (what, blame) = if was_named {
-                ("no longer holds it", Blame::Pair)
+            let (verdict, what, blame) = if was_named {
+                (AttemptVerdict::NoLongerHeld, "no longer holds it", Blame::Pair)
             } else {
-                ("never received it", Blame::Unrelated)
+                (AttemptVerdict::NeverReceived, "never received it", Blame::Unrelated)
             };
-            self.lose(now, job, Cause::Worker, format!("worker {id} {what}"), blame);
+            self.lose(now, job, verdict, format!("worker {id} {what}"), blame);
         }
         // An order that is not confirmed yet is sent again: the reply may have been lost.
         if let Some(worker) = self.workers.get_mut(id) {

@@ -9,7 +9,6 @@ use serde_json::value::RawValue;
 use super::attempts::Blame;
 use super::{EventSubject, Plane, PlaneEffect, detail};
 use crate::alarm::Alarm;
-use crate::cause::Cause;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
 use crate::job::JobState;
@@ -18,6 +17,7 @@ use crate::record::Record;
 use crate::scale::ScalingDirection;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
+use crate::verdict::AttemptVerdict;
 use crate::worker::{Overrun, Worker};
 
 impl Plane {
@@ -135,7 +135,7 @@ impl Plane {
                 self.publish_scaling(now, fleet, "scale:down", Some(&worker), 1, &reason);
                 self.move_machine(now, &worker, WorkerState::Terminating, &reason);
             }
-            CycleAction::Reset { job, attempt, reason, .. } => {
+            CycleAction::Reset { job, attempt, verdict, reason, .. } => {
                 let Some((worker, _)) = self.holder(job).filter(|(_, current)| *current == attempt) else {
                     return;
                 };
@@ -145,7 +145,7 @@ impl Plane {
                 let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
                     && overrun.is_some_and(|(at, how)| at <= now && how == Overrun::Stuck);
                 let blame = if is_stuck { Blame::Crashed } else { Blame::Unrelated };
-                self.lose(now, job, Cause::Worker, reason, blame);
+                self.lose(now, job, verdict, reason, blame);
             }
             CycleAction::Warn { worker, reason } => {
                 self.publish(

@@ -7,7 +7,6 @@ use super::attempts::Blame;
 use super::reliability::PresenceChange;
 use super::{JoinProof, Plane, PlaneAnswer, detail};
 use crate::alarm::Alarm;
-use crate::cause::Cause;
 use crate::id::{Hash, Incarnation, JobId, MachineId, WorkerId};
 use crate::job::JobEvent;
 use crate::machine::{Presence, WorkerState};
@@ -15,6 +14,7 @@ use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::rental::RentalPhase;
 use crate::time::Timestamp;
+use crate::verdict::AttemptVerdict;
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
 use crate::worker::{Assignment, Worker};
 
@@ -185,7 +185,8 @@ impl Plane {
             .collect();
         self.cancel_unknown(id, held);
         for (job, blame) in lost {
-            self.lose(now, job, Cause::Worker, format!("worker {id} restarted without it"), blame);
+            let why = format!("worker {id} restarted without it");
+            self.lose(now, job, AttemptVerdict::WorkerRestarted, why, blame);
         }
     }
 
@@ -235,7 +236,8 @@ impl Plane {
         self.needs_assign = true;
         self.watch_worker(now, id);
         for job in held {
-            self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Unrelated);
+            let why = format!("worker {id} left: {reason}");
+            self.lose(now, job, AttemptVerdict::WorkerLeft, why, Blame::Unrelated);
         }
         self.store_worker(now, id);
         self.publish_worker(now, "worker:offline", id, detail([("reason", reason.into())]));

@@ -10,7 +10,6 @@ use super::attempts::Blame;
 use super::rentals::offered_kind;
 use super::{EventSubject, Plane, detail};
 use crate::alarm::Alarm;
-use crate::cause::Cause;
 use crate::fleet::{Fleet, FleetSettings};
 use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::{Presence, WorkerState};
@@ -19,6 +18,7 @@ use crate::provider::{BootstrapError, Pod, PodStatus, PodTag, ProviderCall, Prov
 use crate::rental::{Bootstrap, LISTS_MIN, RentalPhase, Sighting};
 use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
+use crate::verdict::AttemptVerdict;
 
 /// Interval between lists while machines are coming or going.
 const LIST_BUSY: Duration = Duration::from_secs(5);
@@ -271,19 +271,25 @@ impl Plane {
                 (Sighting::Nothing, _) => {}
                 (Sighting::Gone, RentalPhase::Returning) => self.forget_rental(now, &machine, "returned"),
                 (Sighting::Gone, _) => {
-                    self.give_up(now, &machine, "its provider no longer has it");
+                    self.give_up(now, &machine, AttemptVerdict::MachineLost, "its provider no longer has it");
                     self.forget_rental(now, &machine, "gone from its provider");
                 }
                 (Sighting::Ended, _) => {
                     let reason = if was_up { "its provider stopped it" } else { "it ended before it was up" };
-                    self.give_up(now, &machine, reason);
+                    self.give_up(now, &machine, AttemptVerdict::MachineLost, reason);
                 }
             }
         }
     }
 
     /// Gives up a machine whatever its state; the attempts of its workers are requeued.
-    pub(super) fn give_up(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
+    pub(super) fn give_up(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        verdict: AttemptVerdict,
+        reason: &str,
+    ) {
         self.move_rental(now, machine, WorkerState::Error, reason);
         for worker in self.workers_on(machine) {
             let held: Vec<_> = self
@@ -293,7 +299,7 @@ impl Plane {
                 .unwrap_or_default();
             for job in held {
                 let why = format!("machine {machine} was given up: {reason}");
-                self.lose(now, job, Cause::Provider, why, Blame::Unrelated);
+                self.lose(now, job, verdict, why, Blame::Unrelated);
             }
         }
     }
@@ -470,7 +476,7 @@ impl Plane {
             self.fleets.rentals.get(machine).is_some_and(|rental| rental.phase == RentalPhase::Made);
         if is_made && !unprepared.is_retryable {
             let reason = format!("start-up over SSH failed ({}): {}", unprepared.stage, unprepared.message);
-            self.give_up(now, machine, &reason);
+            self.give_up(now, machine, AttemptVerdict::MachineLost, &reason);
         }
     }
 }

@@ -9,7 +9,6 @@ use super::attempts::{Blame, block_detail};
 use super::reliability::PresenceChange;
 use super::{EventSubject, Plane, detail};
 use crate::alarm::Alarm;
-use crate::cause::Cause;
 use crate::id::{JobId, MachineId, Shape, WorkerId};
 use crate::job::JobState;
 use crate::machine::{self, Presence, WorkerState};
@@ -17,6 +16,7 @@ use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
 use crate::supervise::WatchVerdict;
 use crate::time::{Timestamp, humanize};
+use crate::verdict::AttemptVerdict;
 use crate::worker::{Overrun, PendingCancel};
 
 use super::PlaneAnswer;
@@ -97,7 +97,8 @@ impl Plane {
         for (job, has_begun) in held {
             // A worker that fell silent before it confirmed the job was not crashed by it.
             let blame = if has_begun { Blame::Crashed } else { Blame::Unrelated };
-            self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), blame);
+            let why = format!("worker {id} fell silent: {reason}");
+            self.lose(now, job, AttemptVerdict::WorkerSilent, why, blame);
         }
         self.store_worker(now, id);
         self.publish_worker(now, "worker:offline", id, detail([("reason", reason.into())]));
@@ -182,17 +183,17 @@ impl Plane {
             .map(|(job, hold, (_, how))| (*job, hold.attempt, now.since(hold.progressed_at), how))
             .collect();
         for (job, attempt, silence, how) in overdue {
-            let (what, cause, blame) = self.judge_overrun(silence, how);
+            let (verdict, what, blame) = self.judge_overrun(silence, how);
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.cancels.insert((job, attempt), PendingCancel::new(what.clone()));
                 self.undelivered.insert(id.clone());
             }
-            self.lose(now, job, cause, format!("{what} on worker {id}"), blame);
+            self.lose(now, job, verdict, format!("{what} on worker {id}"), blame);
         }
     }
 
-    /// Cause and blame of an overrun.
-    fn judge_overrun(&self, silence: Duration, how: Overrun) -> (String, Cause, Blame) {
+    /// What an overrun means, for the attempt and for the worker.
+    fn judge_overrun(&self, silence: Duration, how: Overrun) -> (AttemptVerdict, String, Blame) {
         match how {
             // An attempt without progress took its service down; one that is merely old did not.
             Overrun::Stuck => {
@@ -200,18 +201,20 @@ impl Plane {
                     StuckPolicy::Progress => Blame::Crashed,
                     StuckPolicy::Age => Blame::Pair,
                 };
-                (format!("stuck: no progress for {}", humanize(silence)), Cause::Service, blame)
+                (AttemptVerdict::Stuck, format!("stuck: no progress for {}", humanize(silence)), blame)
             }
             // It never ran, so it is no evidence about the pair: the service was busy.
             Overrun::NotBegun(limit) => (
+                AttemptVerdict::StartLimit,
                 format!("not started within its start limit of {}", humanize(limit)),
-                Cause::Service,
                 Blame::Unrelated,
             ),
             // The job's own limit: another worker will hardly be faster, so the job's own attempts are used up.
-            Overrun::NoProgress(limit) => {
-                (format!("no progress within its node limit of {}", humanize(limit)), Cause::Job, Blame::Pair)
-            }
+            Overrun::NoProgress(limit) => (
+                AttemptVerdict::NodeLimit,
+                format!("no progress within its node limit of {}", humanize(limit)),
+                Blame::Pair,
+            ),
         }
     }
 

@@ -12,6 +12,7 @@ use crate::record::Record;
 use crate::rental::{Rental, RentalPhase};
 use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
+use crate::verdict::AttemptVerdict;
 
 /// Missing capacity is often back soon.
 const CAPACITY_WAIT: Duration = Duration::from_secs(60);
@@ -152,17 +153,21 @@ impl Plane {
         let allowed =
             settings.and_then(|settings| self.price_of(&fleet, settings, &rental.offer)).or(rental.price);
         let wrong = if !pod.kind.is_empty() && !ordered.is_empty() && pod.kind != ordered {
-            Some(format!("{} was delivered in place of {ordered}", pod.kind))
+            let why = format!("{} was delivered in place of {ordered}", pod.kind);
+            Some((AttemptVerdict::MachineRefused, why))
         } else if let Some((price, allowed)) = pod.price.zip(allowed).filter(|(price, max)| price > max) {
-            Some(format!("it costs {price} an hour, {allowed} was agreed"))
+            let why = format!("it costs {price} an hour, {allowed} was agreed");
+            Some((AttemptVerdict::MachineRefused, why))
         } else {
             // A machine that is already working has proven itself.
             let is_new = rental.phase == RentalPhase::Made;
             let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
-            host.map(|host| format!("its host {host} had a bad machine recently"))
+            host.map(|host| {
+                (AttemptVerdict::MachineLost, format!("its host {host} had a bad machine recently"))
+            })
         };
-        if let Some(wrong) = wrong {
-            return self.give_up(now, machine, &wrong);
+        if let Some((verdict, wrong)) = wrong {
+            return self.give_up(now, machine, verdict, &wrong);
         }
         self.prepare(now, machine, pod);
     }

@@ -13,7 +13,6 @@ use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
 use crate::job::{Job, JobEvent, JobState};
 use crate::need::Requirements;
 use crate::options::JobOptions;
-use crate::record::DEADLINE_PASSED;
 use crate::record::{AcceptedJob, IdempotencyKey, Record};
 use crate::refusal::Refusal;
 use crate::settings::BlockOn;
@@ -134,7 +133,7 @@ impl Plane {
     }
 
     pub(super) fn expire(&mut self, now: Timestamp, id: JobId) {
-        let reason = DEADLINE_PASSED.to_owned();
+        let reason = "the deadline passed".to_owned();
         self.end_early(now, id, JobEvent::Expire, "job:failed", reason).expect("an open job can expire");
     }
 

@@ -93,6 +93,10 @@ impl Plane {
                 format!("quarantined ({cause}): {message}")
             }
             StateRow::Failed { cause, message, quarantined: false } => format!("failed ({cause}): {message}"),
+            StateRow::Expired { .. } => {
+                let (cause, message) = status.state.failure().expect("it has expired");
+                format!("failed ({cause}): {message}")
+            }
             StateRow::Cancelled { message } => format!("cancelled: {message}"),
             StateRow::Queued { .. } | StateRow::Running { .. } => "under way".to_owned(),
         };

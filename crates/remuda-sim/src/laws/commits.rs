@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use remuda_core::id::{JobId, Shape, Term, WorkerId};
 use remuda_core::record::{JobStatus, PastAttempt, Record, StateRow};
+use remuda_core::service::ServiceFault;
+use remuda_core::verdict::AttemptVerdict;
 
 use super::{Laws, Order};
 use crate::law::Law;
@@ -136,7 +138,10 @@ impl Laws {
                     self.violated(Law::S3, at, what);
                 }
             }
-            StateRow::Queued { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. } => {}
+            StateRow::Queued { .. }
+            | StateRow::Failed { .. }
+            | StateRow::Expired { .. }
+            | StateRow::Cancelled { .. } => {}
         }
     }
 
@@ -155,7 +160,10 @@ impl Laws {
             );
             self.violated(Law::S7, at, what);
         }
-        let is_failed = matches!(status.state, StateRow::Queued { .. } | StateRow::Failed { .. });
+        let is_failed = matches!(
+            status.state,
+            StateRow::Queued { .. } | StateRow::Failed { .. } | StateRow::Expired { .. }
+        );
         let without_cause = |one: &&PastAttempt| one.ended_at.is_some() && one.cause.is_none();
         if let Some(one) = status.attempts.iter().find(without_cause).filter(|_| is_failed) {
             self.violated(Law::S7, at, format!("job {job} attempt {} failed without a cause", one.attempt));
@@ -167,7 +175,7 @@ impl Laws {
                 let was_told = matches!(self.orders.get(&key), Some(Order::Received { .. }));
                 // A restart of the service by its own agent is not the job's fault.
                 let needs_no_evidence =
-                    one.verdict.contains("service") && self.services.ended_by_us.contains(&key);
+                    one.fault == Some(ServiceFault::Died) && self.services.ended_by_us.contains(&key);
                 (was_told || one.started_at <= self.restored_at) && !needs_no_evidence
             });
             if !is_known {
@@ -182,7 +190,8 @@ impl Laws {
     fn check_poison(&mut self, at: u64, job: JobId, status: &JobStatus) {
         let taken = status.attempts.iter().filter(|one| {
             let key = (job, one.attempt);
-            let is_lost = one.verdict.contains("restarted without it") || one.verdict.contains("fell silent");
+            let is_lost =
+                matches!(one.verdict, Some(AttemptVerdict::WorkerRestarted | AttemptVerdict::WorkerSilent));
             is_lost && self.crashed_agents.contains(&key) && self.named.contains(&key)
         });
         let taken: BTreeSet<_> = taken.map(|one| &one.worker).collect();

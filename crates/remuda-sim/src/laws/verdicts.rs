@@ -10,6 +10,7 @@ use remuda_core::job::{Job, JobState};
 use remuda_core::plane::{Plane, PlaneAnswer, Step};
 use remuda_core::record::{JobStatus, PastAttempt, Record, StateRow};
 use remuda_core::time::Timestamp;
+use remuda_core::verdict::AttemptVerdict;
 use remuda_core::wire::{Beat, FinishedAttempt};
 
 use super::{Laws, Order};
@@ -115,7 +116,7 @@ impl Laws {
     fn check_stale_report(&mut self, at: u64, job: JobId, before: (u8, u8), step: &Step) {
         for record in &step.records {
             let Record::JobStatus { job: of, status } = record else { continue };
-            let is_omission = status.attempts.last().is_some_and(|last| is_omission(&last.verdict));
+            let is_omission = status.attempts.last().is_some_and(is_omission);
             let is_moved = (status.failures, status.infra_failures) != before && !is_omission
                 || matches!(status.state, StateRow::Completed { .. });
             if *of == job && is_moved {
@@ -150,70 +151,89 @@ impl Laws {
         hosts: &[Host],
     ) {
         let key = (job, last.attempt);
-        let verdict = last.verdict.as_str();
+        let Some(verdict) = last.verdict else {
+            let what = format!("job {job} attempt {} ended without a verdict", last.attempt);
+            return self.violated(Law::S6, at, what);
+        };
         let (silence, stalled) = (self.silence(now, &last.worker), self.stalled(now, key));
         let true_beat = match request {
             Some(PlaneRequest::Beat { worker, beat, .. }) if *worker == last.worker => Some(&**beat),
             _ => None,
         };
         let is_reported = true_beat.is_some_and(|beat| reports(beat, key));
-        let problem = if verdict.contains("fell silent") {
-            self.check_mass_loss_brake(now, at, &last.worker, plane);
-            self.check_brake_release(now, at, &last.worker);
-            (silence + MARGIN < self.rules.lease).then(|| format!("it was last heard {silence:?} ago"))
-        } else if is_omission(verdict) {
-            let is_named = true_beat.is_none_or(|beat| names(beat, key));
-            let was_told =
-                matches!(self.orders.get(&key), Some(Order::Received { .. } | Order::Lost | Order::Missed));
-            match (is_named, was_told) {
-                (true, _) => Some("no beat of the worker said so".to_owned()),
-                (false, false) => Some("the order was still in transit".to_owned()),
-                (false, true) => None,
+        let problem = match verdict {
+            AttemptVerdict::WorkerSilent => {
+                self.check_mass_loss_brake(now, at, &last.worker, plane);
+                self.check_brake_release(now, at, &last.worker);
+                (silence + MARGIN < self.rules.lease).then(|| format!("it was last heard {silence:?} ago"))
             }
-        } else if verdict.contains("restarted without it") {
-            let is_named = match request {
-                Some(PlaneRequest::Join { join, .. }) => {
-                    join.held.iter().any(|held| held.job == job && held.attempt == last.attempt)
+            AttemptVerdict::NoLongerHeld | AttemptVerdict::NeverReceived => {
+                let is_named = true_beat.is_none_or(|beat| names(beat, key));
+                let order = self.orders.get(&key);
+                let was_told = matches!(order, Some(Order::Received { .. } | Order::Lost | Order::Missed));
+                match (is_named, was_told) {
+                    (true, _) => Some("no beat of the worker said so".to_owned()),
+                    (false, false) => Some("the order was still in transit".to_owned()),
+                    (false, true) => None,
                 }
-                _ => true,
-            };
-            is_named.then(|| "it did not restart without it".to_owned())
-        } else if verdict.contains("its start limit") || verdict.contains("its node limit") {
-            self.check_job_limit(now, job, last, stalled, hosts)
-        } else if verdict.contains("stuck") {
-            self.services.stuck.push((last.worker.clone(), key));
-            let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
-            match its_hosts.any(|host| host.service.is_queued_behind_progress(key)) {
-                true => Some("it is queued behind a running prompt".to_owned()),
-                false => (stalled + MARGIN < self.rules.stuck_after)
-                    .then(|| format!("it advanced {stalled:?} ago")),
             }
-        } else if verdict.contains("has failed") {
-            let is_silent = silence + MARGIN >= self.rules.scaling.idle_timeout;
-            let is_stuck = stalled + MARGIN >= self.rules.stuck_after;
-            (!is_silent && !is_stuck)
-                .then(|| format!("it was heard {silence:?} ago and advanced {stalled:?} ago"))
-        } else if verdict.contains("was given up") {
-            check_machine_given_up(verdict, &last.worker, hosts)
-        } else if needs_no_evidence(verdict) {
-            None
-        } else {
-            (!is_reported).then(|| "the worker did not report that".to_owned())
+            AttemptVerdict::WorkerRestarted => {
+                let is_named = match request {
+                    Some(PlaneRequest::Join { join, .. }) => {
+                        join.held.iter().any(|held| held.job == job && held.attempt == last.attempt)
+                    }
+                    _ => true,
+                };
+                is_named.then(|| "it did not restart without it".to_owned())
+            }
+            AttemptVerdict::StartLimit | AttemptVerdict::NodeLimit => {
+                self.check_job_limit(now, job, last, stalled, hosts)
+            }
+            AttemptVerdict::Stuck => {
+                self.services.stuck.push((last.worker.clone(), key));
+                let mut its_hosts =
+                    hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
+                match its_hosts.any(|host| host.service.is_queued_behind_progress(key)) {
+                    true => Some("it is queued behind a running prompt".to_owned()),
+                    false => (stalled + MARGIN < self.rules.stuck_after)
+                        .then(|| format!("it advanced {stalled:?} ago")),
+                }
+            }
+            AttemptVerdict::WorkerFailed => {
+                let is_silent = silence + MARGIN >= self.rules.scaling.idle_timeout;
+                let is_stuck = stalled + MARGIN >= self.rules.stuck_after;
+                (!is_silent && !is_stuck)
+                    .then(|| format!("it was heard {silence:?} ago and advanced {stalled:?} ago"))
+            }
+            AttemptVerdict::MachineLost => check_machine_lost(&last.worker, hosts),
+            AttemptVerdict::MachineRefused
+            | AttemptVerdict::WorkerLeft
+            | AttemptVerdict::DrainOverdue
+            | AttemptVerdict::Expired => None,
+            AttemptVerdict::Completed
+            | AttemptVerdict::Failed
+            | AttemptVerdict::Stopped
+            | AttemptVerdict::Rejected
+            | AttemptVerdict::Cancelled => {
+                (!is_reported).then(|| "the worker did not report that".to_owned())
+            }
         };
         if let Some(problem) = problem {
-            let what = format!("job {job} attempt {} was lost ({verdict}), but {problem}", last.attempt);
+            let what =
+                format!("job {job} attempt {} was lost ({}), but {problem}", last.attempt, last.message);
             self.violated(Law::S6, at, what);
         }
         // Without an order only an attempt number was lost.
-        let is_lost = !is_reported && !needs_no_evidence(verdict) && !verdict.contains("stuck");
+        let is_lost = !is_reported && !needs_no_evidence(verdict) && verdict != AttemptVerdict::Stuck;
         let is_lost =
-            is_lost && (self.orders.contains_key(&key) || !verdict.contains("restarted without it"));
+            is_lost && (self.orders.contains_key(&key) || verdict != AttemptVerdict::WorkerRestarted);
         let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker);
         if is_lost && last.cause == Some(Cause::Worker) && its_hosts.all(|host| host.is_pristine) {
             let what = format!(
-                "{} is healthy and lost job {job} attempt {} ({verdict}; {} now)",
+                "{} is healthy and lost job {job} attempt {} ({}; {} now)",
                 last.worker,
                 last.attempt,
+                last.message,
                 status.state.name()
             );
             self.violated(Law::S6, at, what);
@@ -231,7 +251,7 @@ impl Laws {
     ) -> Option<String> {
         let options = &self.plans[client_of(job)].options;
         let key = (job, last.attempt);
-        if last.verdict.contains("its start limit") {
+        if last.verdict == Some(AttemptVerdict::StartLimit) {
             let (limit, waited) = (options.start_limit.unwrap_or_default(), now.since(last.started_at));
             let is_early = waited + MARGIN < limit || last.cause != Some(Cause::Service);
             return is_early.then(|| format!("it was assigned {waited:?} ago"));
@@ -351,21 +371,26 @@ impl Laws {
     }
 }
 
-fn is_omission(verdict: &str) -> bool {
-    verdict.contains("no longer holds it") || verdict.contains("never received it")
+fn is_omission(last: &PastAttempt) -> bool {
+    matches!(last.verdict, Some(AttemptVerdict::NoLongerHeld | AttemptVerdict::NeverReceived))
 }
 
-/// A machine may be given up with all that runs there if the provider no longer has it, or if it is not what was
-/// ordered.
-fn check_machine_given_up(verdict: &str, worker: &WorkerId, hosts: &[Host]) -> Option<String> {
-    let is_other = verdict.contains("in place of") || verdict.contains("was agreed");
+/// A machine may be given up with all that runs there if the provider no longer has it.
+fn check_machine_lost(worker: &WorkerId, hosts: &[Host]) -> Option<String> {
     let is_there = hosts.iter().any(|host| host.name() == worker && !host.is_removed && host.is_pristine);
-    (is_there && !is_other).then(|| "its machine is healthy".to_owned())
+    is_there.then(|| "its machine is healthy".to_owned())
 }
 
-/// Ends that need no evidence about the worker: it left, it was drained, or a deadline passed.
-fn needs_no_evidence(verdict: &str) -> bool {
-    ["left:", "was not done", "the deadline passed", "was given up"].iter().any(|ours| verdict.contains(ours))
+/// Ends that need no evidence about the worker: it left, it was drained, its machine was given up, or a deadline passed.
+fn needs_no_evidence(verdict: AttemptVerdict) -> bool {
+    matches!(
+        verdict,
+        AttemptVerdict::WorkerLeft
+            | AttemptVerdict::DrainOverdue
+            | AttemptVerdict::Expired
+            | AttemptVerdict::MachineLost
+            | AttemptVerdict::MachineRefused
+    )
 }
 
 fn names(beat: &Beat, (job, attempt): crate::service::Key) -> bool {

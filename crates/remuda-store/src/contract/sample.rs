@@ -12,7 +12,9 @@ use remuda_core::record::{
     StateRow, StoredEvent, WorkerRow,
 };
 use remuda_core::rental::{Rental, RentalPhase};
+use remuda_core::service::{FailingNode, ServiceFault};
 use remuda_core::time::Timestamp;
+use remuda_core::verdict::AttemptVerdict;
 use serde_json::value::RawValue;
 
 pub(crate) fn id(n: u128) -> JobId {
@@ -94,13 +96,10 @@ pub(crate) fn queued(millis: u64) -> JobStatus {
 
 pub(crate) fn running(millis: u64, attempt: u32) -> JobStatus {
     let tried = PastAttempt {
-        attempt: Attempt(attempt),
-        worker: worker("gpu-1"),
-        started_at: at(millis),
-        ended_at: None,
-        cause: None,
-        verdict: String::new(),
         out_of_memory: Some(8 << 30),
+        verdict: Some(AttemptVerdict::Failed),
+        fault: Some(ServiceFault::Memory),
+        node: Some(Box::new(FailingNode { id: "7".to_owned(), class: Some("KSampler".to_owned()) })),
         price: Some(Money::from_micros(690_000)),
         service: Some(Box::new(ServiceRow {
             service_job_id: "p".to_owned(),
@@ -108,6 +107,7 @@ pub(crate) fn running(millis: u64, attempt: u32) -> JobStatus {
             last_service_check: None,
             service_status: "running".to_owned(),
         })),
+        ..PastAttempt::new(Attempt(attempt), worker("gpu-1"), at(millis))
     };
     let state =
         StateRow::Running { worker: worker("gpu-1"), incarnation: Incarnation(1), started_at: at(millis) };

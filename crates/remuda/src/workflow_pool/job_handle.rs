@@ -166,8 +166,9 @@ pub(super) async fn read_end(
     let attempts = status.attempt.0;
     let worker = match status.state {
         StateRow::Queued { .. } | StateRow::Running { .. } => return None,
-        StateRow::Failed { cause, message, .. } => {
-            return Some(Err(JobError::Failed { cause, message, attempts }));
+        ref state @ (StateRow::Failed { .. } | StateRow::Expired { .. }) => {
+            let (cause, message) = state.failure()?;
+            return Some(Err(JobError::Failed { cause, message: message.to_owned(), attempts }));
         }
         StateRow::Cancelled { message } => return Some(Err(JobError::Cancelled { message })),
         StateRow::Completed { worker } => worker,

@@ -270,7 +270,7 @@ async fn malformed_worker_messages_change_nothing() {
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::FORBIDDEN, &json!("wrong_token")));
     let mut other = ScriptedWorker::join(&plane, "other", 1).await;
     let reply = other.say(&json!([]), &json!([forged])).await;
-    assert_eq!(reply["settled"][0]["verdict"], "this attempt is no longer the job's current one");
+    assert_eq!(reply["settled"][0]["refused"], "this attempt is no longer the job's current one");
     let (status, answer) =
         answered(ScriptedWorker { seq: 0, ..honest.clone() }.beat(&json!([]), &json!([forged]), 0.0)).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::CONFLICT, &json!("stale_beat")));

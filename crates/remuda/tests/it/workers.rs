@@ -50,7 +50,7 @@ async fn killed_workers_job_moves_within_lease() {
     assert!(killed_at.elapsed() < Duration::from_secs(6), "it took {:?}", killed_at.elapsed());
     let why = plane.why(&job).await;
     let verdict = format!("worker {} fell silent: no beat for", holder.name);
-    assert_contains_all(why["attempts"][0]["verdict"].as_str().unwrap(), &[&verdict]);
+    assert_contains_all(why["attempts"][0]["message"].as_str().unwrap(), &[&verdict]);
     assert_eq!(plane.worker(&holder.name).await["presence"], "offline");
     gate.open();
     let ended = plane.ended(&job).await;
@@ -128,7 +128,7 @@ async fn second_signal_kills_worker_and_children() {
     plane.job_until(&job, "is taken elsewhere", |job| job["worker"] == other.name).await;
     wait_until("the command's own child is gone", async || (!is_running(child.trim())).then_some(())).await;
     let why = plane.why(&job).await;
-    assert_contains_all(why["attempts"][0]["verdict"].as_str().unwrap(), &["left: it was asked to stop"]);
+    assert_contains_all(why["attempts"][0]["message"].as_str().unwrap(), &["left: it was asked to stop"]);
 }
 
 /// A killed process may still be a zombie until its new parent reaps it.

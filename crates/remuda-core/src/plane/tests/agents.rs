@@ -42,7 +42,7 @@ fn the_job_of_a_dead_worker_starts_elsewhere_when_its_lease_is_over() {
     story.is(job, "running on a, attempt 1");
     story.work_to(32, &["b"]);
     story.is(job, "running on b, attempt 2");
-    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a fell silent: no beat for 30 s");
+    assert_eq!(story.kept.status(job).attempts[0].message, "worker a fell silent: no beat for 30 s");
 }
 
 /// Faults: A3, N2.
@@ -93,7 +93,7 @@ fn an_order_that_never_arrives_is_repeated_and_then_given_up_for_a_new_attempt()
     assert_eq!(story.beat("a").unwrap().start.len(), 1, "or two");
     story.beat("a").unwrap();
     story.hand("a").is_deaf = false;
-    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a never received it");
+    assert_eq!(story.kept.status(job).attempts[0].message, "worker a never received it");
     story.to(12);
     story.poll("a");
     story.is(job, "running on a, attempt 2");
@@ -180,7 +180,7 @@ fn beats_without_progress_do_not_save_a_stuck_attempt() {
     story.beat_to(310, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
     assert!(story.hand("a").held.is_empty(), "it was told to stop");
-    let verdict = &story.kept.status(job).attempts[0].verdict;
+    let verdict = &story.kept.status(job).attempts[0].message;
     assert_eq!(verdict, "stuck: no progress for 5 min on worker a");
 }
 

@@ -153,7 +153,7 @@ impl Story {
         let [settled] = &reply.settled[..] else { panic!("every report is settled: {reply:?}") };
         // As agents do once the news is delivered.
         self.poll(name);
-        settled.verdict.clone()
+        settled.refused.clone().unwrap_or_else(|| "recorded".to_owned())
     }
 
     /// Workers confirm new attempts at once, as agents do.
@@ -180,6 +180,7 @@ pub(super) fn finished(
         result: Some(json("7")),
         cause,
         fault: None,
+        node: None,
         message: "boom".to_owned(),
     }
 }

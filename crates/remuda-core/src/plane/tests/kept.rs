@@ -112,6 +112,7 @@ impl Kept {
             StateRow::Completed { worker } => format!("completed by {worker}"),
             StateRow::Failed { message, quarantined: true, .. } => format!("quarantined: {message}"),
             StateRow::Failed { message, quarantined: false, .. } => format!("failed: {message}"),
+            StateRow::Expired { .. } => "expired".to_owned(),
             StateRow::Cancelled { message } => format!("cancelled: {message}"),
         }
     }

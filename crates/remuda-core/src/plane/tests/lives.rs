@@ -145,7 +145,7 @@ fn a_worker_that_forgets_what_it_held_has_lost_it() {
     story.poll("a");
     story.hand("a").held.clear();
     story.poll("a");
-    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a no longer holds it");
+    assert_eq!(story.kept.status(job).attempts[0].message, "worker a no longer holds it");
     assert!(story.kept.status(job).crashed_workers.is_empty());
 }
 

@@ -117,7 +117,7 @@ fn start_limit_moves_job_without_block() {
     story.is(job, "queued");
     let try_ = &story.kept.status(job).attempts[0];
     assert_eq!(try_.cause, Some(Cause::Service));
-    assert_eq!(try_.verdict, "not started within its start limit of 7 s on worker a");
+    assert_eq!(try_.message, "not started within its start limit of 7 s on worker a");
     story.beat_to(9, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
     assert!(story.kept.blocks.is_empty(), "it says nothing of the pair");

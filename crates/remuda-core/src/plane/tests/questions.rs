@@ -69,7 +69,7 @@ fn the_whole_story_of_a_job_can_be_told() {
     story.to(0);
     let why = story.plane.explain(story.now, job).unwrap();
     assert_eq!((why.state, why.failures, why.infra_failures), ("queued", 0, 1));
-    assert_eq!((why.attempts[0].worker.as_str(), why.attempts[0].verdict.as_str()), ("a", "boom"));
+    assert_eq!((why.attempts[0].worker.as_str(), why.attempts[0].message.as_str()), ("a", "boom"));
     assert_eq!(why.service_job_id, Some(job.service_job_id(Attempt(1))));
     let passed_over: Vec<_> = why.candidates.iter().map(|it| it.passed_over.as_deref()).collect();
     assert_eq!(passed_over, [Some("is blocked for this shape until 1970-01-01T00:01:00.000Z"), None]);

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use remuda_comfyui::fault;
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::record::{JobStatus, StateRow};
 use remuda_core::time::Timestamp;
@@ -25,13 +24,13 @@ pub(super) enum ApiStatus {
 }
 
 impl ApiStatus {
-    pub(super) fn new(deadline: Option<Timestamp>, life: &JobStatus) -> ApiStatus {
+    pub(super) fn new(life: &JobStatus) -> ApiStatus {
         match &life.state {
             StateRow::Queued { .. } => ApiStatus::Queued,
             StateRow::Running { .. } => ApiStatus::Running,
             StateRow::Completed { .. } => ApiStatus::Succeeded,
             StateRow::Cancelled { .. } => ApiStatus::Canceled,
-            StateRow::Failed { .. } if life.has_expired(deadline) => ApiStatus::Expired,
+            StateRow::Expired { .. } => ApiStatus::Expired,
             StateRow::Failed { .. } => ApiStatus::Failed,
         }
     }
@@ -105,7 +104,7 @@ pub(super) async fn read(context: &Context, id: JobId) -> Result<Option<JobView>
             tenant: job.tenant.clone(),
             accepted_at: job.accepted_at,
             metadata: job.metadata(),
-            status: ApiStatus::new(job.deadline, &life),
+            status: ApiStatus::new(&life),
             life,
             queue_position: plane.jobs_ahead(id).map(|ahead| ahead + 1),
             progress: None,
@@ -121,7 +120,7 @@ pub(super) async fn read(context: &Context, id: JobId) -> Result<Option<JobView>
         return Ok(Some(view));
     }
     let Some((accepted, life)) = context.store.job(id).await? else { return Ok(None) };
-    let status = ApiStatus::new(accepted.deadline, &life);
+    let status = ApiStatus::new(&life);
     let result = if status == ApiStatus::Succeeded { context.store.result(id).await? } else { None };
     let outputs = result.map(|result| output::from_result(id, &result)).unwrap_or_default();
     Ok(Some(JobView {
@@ -186,10 +185,10 @@ impl JobView {
     }
 
     fn error(&self) -> Value {
-        let StateRow::Failed { cause, message, .. } = &self.life.state else { return Value::Null };
-        let at = fault::failing_node(message);
+        let Some((cause, message)) = self.life.state.failure() else { return Value::Null };
+        let node = self.life.failing_node();
         let is_out_of_memory = self.life.attempts.last().is_some_and(|last| last.out_of_memory.is_some());
-        let code = match (self.status, at) {
+        let code = match (self.status, node) {
             (ApiStatus::Expired, _) => "deadline_exceeded".to_owned(),
             _ if is_out_of_memory => "out_of_memory".to_owned(),
             (_, Some(_)) => "node_execution_error".to_owned(),
@@ -198,8 +197,8 @@ impl JobView {
         json!({
             "code": code,
             "message": message,
-            "node_id": at.map(|(node, _)| node),
-            "class_type": at.and_then(|(_, class)| class),
+            "node_id": node.map(|node| &node.id),
+            "class_type": node.and_then(|node| node.class.as_ref()),
             "traceback": null,
         })
     }

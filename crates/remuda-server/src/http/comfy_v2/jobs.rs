@@ -128,7 +128,7 @@ pub(super) async fn list(
             if listing.matches(&accepted) {
                 jobs.push(json!({
                     "id": accepted.id.to_string(),
-                    "status": ApiStatus::new(accepted.deadline, &life).as_str(),
+                    "status": ApiStatus::new(&life).as_str(),
                     "create_time": accepted.accepted_at.to_string(),
                     "update_time": life.changed_at.to_string(),
                     "metadata": accepted.metadata,

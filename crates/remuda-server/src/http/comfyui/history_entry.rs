@@ -137,7 +137,8 @@ fn final_messages(prompt: &Prompt, error: Option<Map<String, Value>>) -> Vec<(&'
         StateRow::Completed { .. } => {
             messages.push(("execution_success", json!({ "prompt_id": id, "timestamp": ended })));
         }
-        StateRow::Failed { cause, message, .. } => {
+        state @ (StateRow::Failed { .. } | StateRow::Expired { .. }) => {
+            let (cause, message) = state.failure().expect("it failed");
             let plain = || {
                 json!({
                     "prompt_id": id, "node_id": null, "node_type": null, "executed": [], "exception_message": message,

@@ -32,7 +32,7 @@ fn status(prompt: &Prompt) -> &'static str {
         StateRow::Queued { .. } => "pending",
         StateRow::Running { .. } => "in_progress",
         StateRow::Completed { .. } => "completed",
-        StateRow::Failed { .. } => "failed",
+        StateRow::Failed { .. } | StateRow::Expired { .. } => "failed",
         StateRow::Cancelled { .. } => "cancelled",
     }
 }

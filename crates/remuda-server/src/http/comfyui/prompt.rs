@@ -76,7 +76,7 @@ impl Prompt {
         match self.life.state {
             StateRow::Queued { .. } | StateRow::Running { .. } => false,
             StateRow::Cancelled { .. } => self.life.attempt.0 > 0,
-            StateRow::Completed { .. } | StateRow::Failed { .. } => true,
+            StateRow::Completed { .. } | StateRow::Failed { .. } | StateRow::Expired { .. } => true,
         }
     }
 

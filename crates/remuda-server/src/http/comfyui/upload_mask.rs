@@ -112,9 +112,9 @@ async fn stored_result(context: &Context, job: JobId) -> Result<StoredBlob, Comf
         )
     };
     if let Some((_, life)) = context.store.job(job).await?
-        && let StateRow::Failed { message, .. } = life.state
+        && let Some((_, message)) = life.state.failure()
     {
-        return Err(failed(message).into());
+        return Err(failed(message.to_owned()).into());
     }
     let outputs = stored_outputs(context, job).await?;
     let hash = outputs.first().and_then(|output| output.hash.parse::<BlobHash>().ok());

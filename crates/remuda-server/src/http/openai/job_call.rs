@@ -154,12 +154,10 @@ impl JobCall {
     async fn outcome(mut self) -> Result<ModelAnswer, ApiError> {
         self.guard.is_over = true;
         let (job, model) = (self.guard.job, &self.model);
-        let (accepted, life) = self.context.store.job(job).await?.ok_or_else(|| result_gone(job))?;
+        let (_, life) = self.context.store.job(job).await?.ok_or_else(|| result_gone(job))?;
         match &life.state {
             StateRow::Completed { .. } => self.result().await,
-            StateRow::Failed { .. } if life.has_expired(accepted.deadline) => {
-                Err(pool_error(ModelError::Deadline { model: model.clone() }))
-            }
+            StateRow::Expired { .. } => Err(pool_error(ModelError::Deadline { model: model.clone() })),
             StateRow::Failed { cause: Cause::Job, message, .. } => {
                 Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message.clone()))
             }

@@ -60,7 +60,7 @@ fn attempts(attempts: &[Value]) -> String {
             let took = began
                 .zip(ended)
                 .map_or_else(|| "-".to_owned(), |(began, ended)| humanize(ended.since(began)));
-            let verdict = if ended.is_none() { "under way".to_owned() } else { cell(&attempt["verdict"]) };
+            let verdict = if ended.is_none() { "under way".to_owned() } else { cell(&attempt["message"]) };
             let began = began.map_or_else(|| "-".to_owned(), |at| at.to_string());
             vec![
                 cell(&attempt["attempt"]),
@@ -145,8 +145,8 @@ mod tests {
             "candidates": [],
             "attempts": [
                 { "attempt": 1, "worker": "red", "started_at": 1000, "ended_at": 4000, "cause": "worker",
-                  "verdict": "worker red fell silent" },
-                { "attempt": 2, "worker": "blue", "started_at": 5000, "ended_at": 5850, "verdict": "completed" },
+                  "message": "worker red fell silent" },
+                { "attempt": 2, "worker": "blue", "started_at": 5000, "ended_at": 5850, "message": "completed" },
             ],
         });
         let expected = "\

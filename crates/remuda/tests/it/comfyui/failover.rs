@@ -258,7 +258,7 @@ async fn start_limit_moves_job_to_another_worker() {
     let first = plane.why(&job).await["attempts"][0].clone();
     assert_eq!((&first["worker"], &first["cause"]), (&json!(workers[0].name), &json!("service")), "{first}");
     assert!(
-        first["verdict"].as_str().unwrap().starts_with("not started within its start limit of 2 s"),
+        first["message"].as_str().unwrap().starts_with("not started within its start limit of 2 s"),
         "{first}"
     );
     assert_eq!(plane.get("/remuda/v1/blocks").await["blocks"], json!([]), "it says nothing of the pair");

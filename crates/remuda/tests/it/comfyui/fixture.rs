@@ -245,7 +245,7 @@ pub(crate) async fn until_progress(plane: &Plane, job: &str, more_than: f64) {
 
 /// Why the job's attempt ended as it did, for people.
 pub(crate) async fn verdict(plane: &Plane, job: &str, attempt: usize) -> String {
-    plane.why(job).await["attempts"][attempt - 1]["verdict"].as_str().unwrap().to_owned()
+    plane.why(job).await["attempts"][attempt - 1]["message"].as_str().unwrap().to_owned()
 }
 
 /// Waits until the worker takes new work, or does not.

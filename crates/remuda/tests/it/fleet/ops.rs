@@ -262,7 +262,7 @@ async fn drain_has_deadline_and_unambiguous_name() {
     assert_eq!(back["infra_failures"], json!(1), "{back}");
     let why = plane.why(&job).await;
     assert_contains_all(
-        why["attempts"][0]["verdict"].as_str().unwrap(),
+        why["attempts"][0]["message"].as_str().unwrap(),
         &["was not done 1 s after it began to drain"],
     );
     drop(slow);

@@ -70,6 +70,6 @@ impl ScriptedWorker {
         let mut finished = attempt.clone();
         (finished["outcome"], finished["result"]) = (json!("completed"), result);
         let reply = self.say(&json!([]), &json!([finished])).await;
-        reply["settled"][0]["verdict"].as_str().unwrap().to_owned()
+        reply["settled"][0]["refused"].as_str().unwrap_or("recorded").to_owned()
     }
 }
