@@ -116,7 +116,7 @@ impl World {
             term: joined.term,
             held: Vec::new(),
             finished: std::mem::take(&mut self.held),
-            unavailable_reason: String::new(),
+            unavailable_reason: None,
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),

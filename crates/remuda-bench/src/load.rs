@@ -140,7 +140,7 @@ pub(crate) fn beat(joined: &JoinReply, seq: u64, term: Term, finished: Vec<Finis
         term,
         held: Vec::new(),
         finished,
-        unavailable_reason: String::new(),
+        unavailable_reason: None,
         slots: None,
         offer: None,
         metrics: serde_json::Map::new(),

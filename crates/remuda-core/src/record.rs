@@ -326,8 +326,8 @@ pub struct WorkerRow {
     #[serde(default)]
     pub reason: String,
     /// Why it takes no work although it is online: its service is sick or unreachable.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub unavailable_reason: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable_reason: Option<String>,
     #[serde(default)]
     pub completed: u64,
     #[serde(default)]

@@ -81,9 +81,9 @@ pub struct Beat {
     pub finished: Vec<FinishedAttempt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// Why it takes no work; empty if it does.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub unavailable_reason: String,
+    /// Why it takes no work; absent if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unavailable_reason: Option<String>,
     /// Sent only after a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Capabilities>,

@@ -9,6 +9,8 @@
 //! Two sources say what a worker holds: the plane's orders and the worker's beats. An assignment is *sent* once an
 //! order went out, and *confirmed* once a beat listed it; a confirmed assignment that a later beat omits is lost.
 
+mod availability;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -23,6 +25,8 @@ use crate::settings::{Settings, StuckPolicy};
 use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
 use crate::wire;
+
+pub use self::availability::Availability;
 
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -42,7 +46,7 @@ pub struct Worker {
     pub changed_at: Timestamp,
     pub reason: String,
     /// Why it takes no work although it is online.
-    pub unavailable_reason: String,
+    pub unavailable_reason: Option<String>,
     pub watch: Watch,
     /// JobExtras silence allowed since the given time, until the next beat.
     silence_allowance: (Timestamp, Duration),
@@ -198,7 +202,7 @@ impl Worker {
             joined_at: now,
             changed_at: now,
             reason: "joined".to_owned(),
-            unavailable_reason: String::new(),
+            unavailable_reason: None,
             watch: Watch::new(now),
             silence_allowance: (Timestamp::ZERO, Duration::ZERO),
             stale_after: join
@@ -253,7 +257,7 @@ impl Worker {
 
     /// The number of attempts that can still be assigned.
     pub fn free_slots(&self, now: Timestamp) -> usize {
-        if self.state != WorkerState::Active || self.presence != Presence::Online || !self.has_beaten {
+        if !self.availability(now).is_ready() {
             return 0;
         }
         let slots = self.slots.min(self.slots_observed.unwrap_or(u32::MAX));

@@ -147,6 +147,7 @@ pub struct WorkflowPoolStats {
 pub struct WorkerStatus {
     pub worker: WorkerId,
     pub url: String,
+    /// Whether it is online and accepts work.
     pub is_online: bool,
     /// Why it accepts no work; empty if it does.
     pub reason: String,
@@ -216,9 +217,9 @@ impl WorkflowPool {
     pub async fn stats(&self) -> Result<WorkflowPoolStats, WorkflowPoolError> {
         let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         let workers = self.inner.servers.len();
-        let read = move |plane: &remuda_core::plane::Plane, _| {
+        let read = move |plane: &remuda_core::plane::Plane, now| {
             let running: usize = plane.workers().map(|worker| worker.assignments.len()).sum();
-            let workers_online = plane.workers().filter(|worker| is_online(worker)).count();
+            let workers_online = plane.workers().filter(|worker| worker.availability(now).is_ready()).count();
             let queued = plane.open_jobs().saturating_sub(running);
             WorkflowPoolStats { queued, running, workers, workers_online, ..WorkflowPoolStats::default() }
         };
@@ -230,15 +231,11 @@ impl WorkflowPool {
     pub async fn workers(&self) -> Result<Vec<WorkerStatus>, WorkflowPoolError> {
         let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         let servers = self.inner.servers.clone();
-        let read = move |plane: &remuda_core::plane::Plane, _| {
+        let read = move |plane: &remuda_core::plane::Plane, now| {
             let status = |(worker, url): (WorkerId, String)| match plane.worker(&worker) {
                 Some(it) => WorkerStatus {
-                    is_online: is_online(it),
-                    reason: if it.unavailable_reason.is_empty() {
-                        it.reason.clone()
-                    } else {
-                        it.unavailable_reason.clone()
-                    },
+                    is_online: it.availability(now).is_ready(),
+                    reason: it.shown_reason().to_owned(),
                     running: it.assignments.keys().copied().collect(),
                     completed: it.counts.completed,
                     failed: it.counts.failed,
@@ -277,10 +274,6 @@ impl WorkflowPool {
         context.plane.request(PlaneEvent::SetAffinity { shape: examined.shape, affinity }).await?;
         Ok(())
     }
-}
-
-fn is_online(worker: &remuda_core::worker::Worker) -> bool {
-    worker.presence == remuda_core::machine::Presence::Online && worker.unavailable_reason.is_empty()
 }
 
 impl Inner {

@@ -117,10 +117,12 @@ impl Plane {
             (worker.slots, worker.slots_observed) = (slots, None);
             (is_news, self.needs_assign) = (true, true);
         }
-        let has_turned = beat.unavailable_reason.is_empty() != worker.unavailable_reason.is_empty();
-        if beat.unavailable_reason != worker.unavailable_reason {
-            worker.unavailable_reason = truncated(beat.unavailable_reason.clone());
-            is_news = true;
+        // An empty reason is none: workers in other languages may send one.
+        let reason = beat.unavailable_reason.clone().filter(|reason| !reason.is_empty()).map(truncated);
+        let has_turned = reason.is_some() != worker.unavailable_reason.is_some();
+        if reason != worker.unavailable_reason {
+            worker.unavailable_reason = reason;
+            (is_news, self.needs_assign) = (true, self.needs_assign || has_turned);
         }
         if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
             worker.offer = offer.clone();
@@ -151,9 +153,9 @@ impl Plane {
         (worker.presence, worker.has_beaten) = (Presence::Online, true);
         worker.reliability.mark_up(now);
         if has_turned {
-            let state = if beat.unavailable_reason.is_empty() { "open" } else { "closed" };
-            let turned =
-                detail([("state", state.into()), ("reason", worker.unavailable_reason.clone().into())]);
+            let state = if worker.unavailable_reason.is_none() { "open" } else { "closed" };
+            let reason = worker.unavailable_reason.clone().unwrap_or_default();
+            let turned = detail([("state", state.into()), ("reason", reason.into())]);
             self.publish_worker(now, "worker:state", id, turned);
         }
         self.end_mass_loss(now, id);

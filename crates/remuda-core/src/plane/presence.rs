@@ -121,19 +121,15 @@ impl Plane {
 
     pub(super) fn client_state(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
-        let is_on_probation = worker.probation.until().is_some_and(|until| now < until);
         let is_online = worker.presence == Presence::Online && worker.state == WorkerState::Active;
-        let is_available = is_online && worker.unavailable_reason.is_empty() && !is_on_probation;
-        let reason =
-            if worker.unavailable_reason.is_empty() { &worker.reason } else { &worker.unavailable_reason };
         let state = detail([
             ("online", is_online.into()),
-            ("available", is_available.into()),
+            ("available", worker.availability(now).is_ready().into()),
             ("presence", worker.presence.as_str().into()),
             ("state", worker.state.as_str().into()),
             ("busy", worker.assignments.len().into()),
             ("slots", worker.slots.into()),
-            ("reason", reason.clone().into()),
+            ("reason", worker.shown_reason().into()),
         ]);
         self.publish(now, "client:state", EventSubject::worker(id), state);
     }

@@ -9,12 +9,12 @@ use super::{Plane, queue_entry};
 use crate::block;
 use crate::id::{JobId, Service, Shape, WorkerId};
 use crate::job::{Job, JobState};
-use crate::machine::{Presence, WorkerState};
+use crate::machine::WorkerState;
 use crate::need::Mismatch;
 use crate::quarantine;
 use crate::queue::{Demand, Matcher};
 use crate::time::Timestamp;
-use crate::worker::Worker;
+use crate::worker::{Availability, Worker};
 
 /// Why a worker cannot take a job now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +22,8 @@ pub enum PassedOver {
     Mismatch(Mismatch),
     /// An operator excluded it for this shape.
     Excluded,
-    NotActive(WorkerState),
-    NotOnline(Presence),
-    Probation {
-        until: Timestamp,
-    },
+    /// It takes no work at all now.
+    Unavailable(Availability),
     Blocked {
         until: Timestamp,
     },
@@ -44,10 +41,6 @@ pub enum PassedOver {
     FailedBefore,
     /// The job ran out of memory on a worker no larger, and larger ones could take it.
     TooSmall,
-    /// It is online but reports that it takes no work.
-    Unavailable {
-        reason: String,
-    },
     Busy {
         slots: u32,
     },
@@ -58,16 +51,13 @@ impl fmt::Display for PassedOver {
         match self {
             PassedOver::Mismatch(unfit) => unfit.fmt(f),
             PassedOver::Excluded => f.write_str("is excluded for this shape by an affinity"),
-            PassedOver::NotActive(state) => write!(f, "is {state}"),
-            PassedOver::NotOnline(presence) => write!(f, "is {presence}"),
-            PassedOver::Probation { until } => write!(f, "is on probation until {until}"),
+            PassedOver::Unavailable(availability) => availability.fmt(f),
             PassedOver::Blocked { until } => write!(f, "is blocked for this shape until {until}"),
             PassedOver::BlockTrial { job } => write!(f, "is on trial for this shape with job {job}"),
             PassedOver::Quarantined { trial_at } => write!(f, "the shape is quarantined until {trial_at}"),
             PassedOver::QuarantineTrial { job } => write!(f, "the shape is on trial with job {job}"),
             PassedOver::FailedBefore => f.write_str("an attempt failed there, and others could take it"),
             PassedOver::TooSmall => f.write_str("ran out of memory there, and larger ones could take it"),
-            PassedOver::Unavailable { reason } => write!(f, "takes no work: {reason}"),
             PassedOver::Busy { slots } => write!(f, "is busy ({slots} of {slots} slots)"),
         }
     }
@@ -175,9 +165,6 @@ impl Plane {
         if let Some(reason) = self.worker_obstacle(now, &job.kind.shape, worker) {
             return Some(reason);
         }
-        if let Some(reason) = reported_obstacle(worker) {
-            return Some(reason);
-        }
         if self.avoids(now, job, worker) {
             let is_too_small = !job.has_failed_on(&worker.id);
             return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedBefore });
@@ -191,27 +178,10 @@ impl Plane {
 
     /// Reasons that depend on the worker and the shape, not on the single job.
     fn worker_obstacle(&self, now: Timestamp, shape: &Shape, worker: &Worker) -> Option<PassedOver> {
-        self.presence_obstacle(now, worker).or_else(|| self.shape_obstacle(now, shape, &worker.id))
-    }
-
-    fn presence_obstacle(&self, now: Timestamp, worker: &Worker) -> Option<PassedOver> {
-        if worker.state != WorkerState::Active {
-            return Some(PassedOver::NotActive(worker.state));
+        match worker.availability(now) {
+            Availability::Ready => self.shape_obstacle(now, shape, &worker.id),
+            unavailable => Some(PassedOver::Unavailable(unavailable)),
         }
-        if worker.presence != Presence::Online {
-            return Some(PassedOver::NotOnline(worker.presence));
-        }
-        if !worker.has_beaten {
-            return Some(PassedOver::NotOnline(Presence::Suspect));
-        }
-        let probation = worker.probation.until().filter(|until| now < *until);
-        probation.map(|until| PassedOver::Probation { until })
-    }
-
-    /// Why this worker takes no jobs at all now, whatever they are. `None` if only the job, its shape or free slots decide:
-    /// a job for such a worker may have to queue, but will start.
-    pub fn unavailable(&self, now: Timestamp, worker: &Worker) -> Option<PassedOver> {
-        self.presence_obstacle(now, worker).or_else(|| reported_obstacle(worker))
     }
 
     fn shape_obstacle(&self, now: Timestamp, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
@@ -255,12 +225,6 @@ impl Plane {
             self.free.insert(id.clone());
         }
     }
-}
-
-/// The reason that the worker itself reported.
-fn reported_obstacle(worker: &Worker) -> Option<PassedOver> {
-    let reason = &worker.unavailable_reason;
-    (!reason.is_empty()).then(|| PassedOver::Unavailable { reason: reason.clone() })
 }
 
 /// The queue's view of one worker.

@@ -10,7 +10,7 @@ use super::Plane;
 use crate::cycle::{self, CyclePlan, FleetSnapshot, WorkerView};
 use crate::fleet::{DAY, Fleet, FleetSettings, ScalingPolicy, day_of};
 use crate::id::FleetId;
-use crate::machine::{self, Presence, WorkerState};
+use crate::machine::{self, WorkerState};
 use crate::money::Money;
 use crate::queue::Demand;
 use crate::rental::{Rental, RentalPhase};
@@ -21,7 +21,7 @@ use crate::worker::Worker;
 impl Plane {
     /// The plan for workers without a fleet, then one for every fleet.
     pub(super) fn plans(&self, now: Timestamp) -> Vec<(Option<FleetId>, CyclePlan)> {
-        let shares = self.shares();
+        let shares = self.shares(now);
         let loose = FleetSnapshot {
             queued: shares.loose,
             workers: self.without_fleet().map(|worker| self.view(now, worker)).collect(),
@@ -75,7 +75,7 @@ impl Plane {
         let there = || housed.into_iter().flatten().filter_map(|worker| self.workers.get(worker));
         let is_ready = |worker: &Worker| match &worker.check {
             Some(check) => check.passed,
-            None => worker.unavailable_reason.is_empty(),
+            None => worker.unavailable_reason.is_none(),
         };
         let bad_check = there().filter_map(|it| it.check.as_ref()).find(|check| !check.passed);
         let bad_check = bad_check.map(|check| format!("start check: {}", check.problem));
@@ -117,18 +117,14 @@ impl Plane {
         self.workers.values().filter(|worker| self.fleet_for_worker(worker).is_none())
     }
 
-    fn shares(&self) -> Shares {
+    fn shares(&self, now: Timestamp) -> Shares {
         let all = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
         if self.settings.fleets.is_empty() {
             return Shares { loose: all, fleets: BTreeMap::new() };
         }
         let per = |scaling: &crate::settings::Scaling| u64::from(scaling.jobs_per_worker.max(1));
-        let is_able = |worker: &&Worker| {
-            worker.state == WorkerState::Active
-                && worker.presence == Presence::Online
-                && worker.unavailable_reason.is_empty()
-        };
-        let able: Vec<_> = self.without_fleet().filter(is_able).collect();
+        let able: Vec<_> =
+            self.without_fleet().filter(|worker| worker.availability(now).is_capacity()).collect();
         let mut loose_room = able.len() as u64 * per(&self.settings.scaling);
         let mut room: Vec<_> = self
             .settings

@@ -235,6 +235,8 @@ struct WorkerView {
     fleet: Option<String>,
     state: &'static str,
     presence: &'static str,
+    /// Whether it takes work now: `ready`, or what keeps it.
+    availability: &'static str,
     incarnation: u64,
     services: Vec<String>,
     slots: u32,
@@ -244,8 +246,8 @@ struct WorkerView {
     joined_at: String,
     reason: String,
     /// Why it takes no work although it is online.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    unavailable_reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unavailable_reason: Option<String>,
     completed: u64,
     failed: u64,
     lost: u64,
@@ -285,6 +287,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
         fleet: worker.fleet.as_ref().map(ToString::to_string),
         state: worker.state.as_str(),
         presence: worker.presence.as_str(),
+        availability: worker.availability(now).as_str(),
         incarnation: worker.incarnation.0,
         services: worker.services.iter().map(ToString::to_string).collect(),
         slots: worker.slots,

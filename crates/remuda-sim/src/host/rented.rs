@@ -26,8 +26,8 @@ impl Host {
             beat.check = Some(StartCheck { passed: false, problem, gpu });
         } else if now >= self.ready_at {
             beat.check = Some(StartCheck { passed: true, problem: String::new(), gpu });
-        } else if beat.unavailable_reason.is_empty() {
-            "models are being loaded".clone_into(&mut beat.unavailable_reason);
+        } else if beat.unavailable_reason.is_none() {
+            beat.unavailable_reason = Some("models are being loaded".to_owned());
         }
     }
 }

@@ -184,7 +184,7 @@ impl World<'_> {
                 self.maybe_hide_unready(&mut beat);
                 let it = &mut self.hosts[host];
                 let since = it.unavailable_since.unwrap_or(self.now);
-                it.unavailable_since = (!beat.unavailable_reason.is_empty()).then_some(since);
+                it.unavailable_since = beat.unavailable_reason.is_some().then_some(since);
                 for finished in &beat.finished {
                     self.laws.reported(self.now, host, it, finished);
                 }

@@ -228,7 +228,7 @@ impl World<'_> {
             term: driver.term,
             held: if names_all { held.collect() } else { Vec::new() },
             finished: Vec::new(),
-            unavailable_reason: String::new(),
+            unavailable_reason: None,
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),

@@ -143,7 +143,7 @@ pub(crate) fn event(seq: u64, millis: u64, name: &'static str, job: Option<u128>
 
 pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
     WorkerRow {
-        unavailable_reason: String::new(),
+        unavailable_reason: None,
         id: worker(name),
         machine: "machine-1".parse().unwrap(),
         fleet: None,

@@ -176,7 +176,7 @@ fn who_cannot_work_yet_says_what_it_waits_for_and_takes_nothing() {
     agent.step(at(5), AgentEvent::StartChecked(checked));
     agent.step(at(6), began());
     let settled = reply(3, BeatReply { settled: vec![settled(7)], ..BeatReply::default() });
-    assert_eq!(room(&agent.step(at(7), settled)), (Some(2), String::new(), Some(true)));
+    assert_eq!(room(&agent.step(at(7), settled)), (Some(2), None, Some(true)));
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn a_draining_worker_finishes_what_it_holds_and_gets_nothing_new() {
     story.work_to(20, &["a"]);
     assert_eq!(story.complete("a", held), "recorded");
     story.is(waiting, "queued");
-    assert_eq!(story.why(waiting), "no matching worker is ready: 1 is terminating");
+    assert_eq!(story.why(waiting), "no matching worker is ready: 1 is draining");
     story.join("b");
     story.is(waiting, "running on b, attempt 1");
 }

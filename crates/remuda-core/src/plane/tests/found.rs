@@ -180,7 +180,7 @@ fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_ther
     let mut story = Story::new();
     story.join_with("a", |join| join.slots = 2);
     let mut beat = story.beat_of("a");
-    (beat.slots, beat.unavailable_reason) = (Some(0), "its service is sick".to_owned());
+    (beat.slots, beat.unavailable_reason) = (Some(0), Some("its service is sick".to_owned()));
     story.send("a", beat, false).unwrap();
     let mut beat = story.beat_of("a");
     beat.slots = Some(2);

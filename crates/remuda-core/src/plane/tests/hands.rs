@@ -68,7 +68,7 @@ impl Story {
             term: hand.term,
             held: hand.held.values().cloned().collect(),
             finished: Vec::new(),
-            unavailable_reason: String::new(),
+            unavailable_reason: None,
             slots: None,
             offer: None,
             metrics: Map::new(),

@@ -115,3 +115,19 @@ fn a_worker_with_slots_to_spare_gets_as_much_as_it_can_take() {
     story.send("a", beat, false).unwrap();
     story.are(&jobs, "running on a, attempt 1");
 }
+
+#[test]
+fn retry_does_not_wait_for_a_worker_that_takes_no_work() {
+    let mut story = Story::with(Settings { max_failures_before_block: 9, ..Settings::default() });
+    ["a", "b"].iter().for_each(|worker| story.join(worker));
+    let sick = Beat { unavailable_reason: Some("its service is sick".to_owned()), ..story.beat_of("b") };
+    story.send("b", sick, false).unwrap();
+    let job = story.submit("s");
+    story.is(job, "running on a, attempt 1");
+    story.fail("a", job, Cause::Job);
+    story.work_to(30, &["a"]);
+    story.is(job, "running on a, attempt 2");
+    let other = story.submit("t");
+    story.is(other, "queued");
+    assert!(story.why(other).contains("1 takes no work: its service is sick"));
+}

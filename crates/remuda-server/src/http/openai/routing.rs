@@ -93,7 +93,7 @@ fn fleet_models(plane: &Plane, now: Timestamp) -> BTreeMap<String, OfferedModel>
                 offered.entry(name.to_owned()).or_insert_with(|| OfferedModel::new(capability));
             // A model that its worker has given up is still known but gets no jobs.
             let is_there = worker.offer.models.as_ref().is_none_or(|models| models.contains(name));
-            if is_there && plane.unavailable(now, worker).is_none() {
+            if is_there && worker.availability(now).is_ready() {
                 model.workers.push(worker.id.to_string());
             }
         }

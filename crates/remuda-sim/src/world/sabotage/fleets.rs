@@ -76,7 +76,7 @@ impl World<'_> {
     pub(in crate::world) fn maybe_hide_unready(&self, beat: &mut Beat) {
         if self.is_sabotaged(Sabotage::WorkBeforeReady) {
             beat.check = None;
-            beat.unavailable_reason.clear();
+            beat.unavailable_reason = None;
         }
     }
 

@@ -1,0 +1,152 @@
+//! Whether a worker takes work now, whatever the job: the one definition of that question.
+//!
+//! ```text
+//!  state active? ──▶ beats arrive? ──▶ heard by this plane? ──▶ off probation? ──▶ reports itself fit? ──▶ ready
+//! ```
+//!
+//! Who asks, all by `Worker::availability`:
+//!
+//! | caller | for |
+//! |---|---|
+//! | `Worker::free_slots` | the index of free workers, from which jobs are assigned |
+//! | `Plane::passed_over` | routing, `why`, the check of the plane's own state, the simulator's laws |
+//! | `Plane::avoids` (routing) | whether another worker could take a retry |
+//! | `Plane::shares` (snapshots) | how many waiting jobs are left for rented machines |
+//! | `Plane::client_state` | `available` in `client:state` |
+//! | `fleet_models` (server, OpenAI) | `ready` in `/v1/models`, and whether a call is refused at once |
+//! | `WorkerView` (server) | `availability` in `/remuda/v1/workers`, shown by `remuda workers` |
+//! | `WorkflowPool` (embedded) | `is_online` and `workers_online` |
+//!
+//! What depends on the job (requirements, blocks, quarantine, free slots) is added by `Plane::passed_over`.
+
+use std::fmt;
+
+use super::Worker;
+use crate::machine::{Presence, WorkerState};
+use crate::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Availability {
+    Ready,
+    /// Ordered or joined, and not promoted yet.
+    Starting,
+    /// Finishes what it holds.
+    Draining,
+    Terminated,
+    /// Given up by the control cycle.
+    Failed,
+    /// Beats are missing.
+    Suspect,
+    Offline,
+    /// It has not sent a beat since this plane started, so no order can reach it.
+    Unheard,
+    Probation {
+        until: Timestamp,
+    },
+    /// It reports that it takes no work: its service is sick, its start check runs, its disk is full.
+    Sick {
+        reason: String,
+    },
+}
+
+impl Availability {
+    pub fn is_ready(&self) -> bool {
+        *self == Availability::Ready
+    }
+
+    /// Whether it takes work now or will soon without help: scaling does not replace it.
+    pub fn is_capacity(&self) -> bool {
+        matches!(self, Availability::Ready | Availability::Unheard | Availability::Probation { .. })
+    }
+
+    /// The name used by the API.
+    pub fn as_str(&self) -> &'static str {
+        match self {
+            Availability::Ready => "ready",
+            Availability::Starting => "starting",
+            Availability::Draining => "draining",
+            Availability::Terminated => "terminated",
+            Availability::Failed => "failed",
+            Availability::Suspect => "suspect",
+            Availability::Offline => "offline",
+            Availability::Unheard => "unheard",
+            Availability::Probation { .. } => "probation",
+            Availability::Sick { .. } => "sick",
+        }
+    }
+}
+
+impl fmt::Display for Availability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Availability::Probation { until } => write!(f, "is on probation until {until}"),
+            Availability::Sick { reason } => write!(f, "takes no work: {reason}"),
+            Availability::Unheard => f.write_str("has not sent a beat since the plane started"),
+            other => write!(f, "is {}", other.as_str()),
+        }
+    }
+}
+
+impl Worker {
+    /// Whether it takes work now. A ready worker may still be busy, or unfit for a job.
+    pub fn availability(&self, now: Timestamp) -> Availability {
+        match (self.state, self.presence) {
+            (WorkerState::Spawning, _) => Availability::Starting,
+            (WorkerState::Terminating, _) => Availability::Draining,
+            (WorkerState::Terminated, _) => Availability::Terminated,
+            (WorkerState::Error, _) => Availability::Failed,
+            (WorkerState::Active, Presence::Suspect) => Availability::Suspect,
+            (WorkerState::Active, Presence::Offline) => Availability::Offline,
+            (WorkerState::Active, Presence::Online) if !self.has_beaten => Availability::Unheard,
+            (WorkerState::Active, Presence::Online) => {
+                let probation = self.probation.until().filter(|until| now < *until);
+                match (probation, &self.unavailable_reason) {
+                    (Some(until), _) => Availability::Probation { until },
+                    (None, Some(reason)) => Availability::Sick { reason: reason.clone() },
+                    (None, None) => Availability::Ready,
+                }
+            }
+        }
+    }
+
+    /// Why it takes no work by its own report, or else why it was last moved.
+    pub fn shown_reason(&self) -> &str {
+        self.unavailable_reason.as_deref().unwrap_or(&self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Hash, Incarnation, Shape};
+    use crate::wire::JoinRequest;
+
+    fn worker() -> Worker {
+        let join: JoinRequest = serde_json::from_str(r#"{"worker":"a","services":["exec"]}"#).unwrap();
+        Worker::join(Timestamp::ZERO, &join, Incarnation(1), Hash::digest(b"t"))
+    }
+
+    fn seen(change: impl FnOnce(&mut Worker)) -> (&'static str, bool, usize) {
+        let mut worker = worker();
+        change(&mut worker);
+        let found = worker.availability(Timestamp::ZERO);
+        (found.as_str(), found.is_capacity(), worker.free_slots(Timestamp::ZERO))
+    }
+
+    #[test]
+    fn only_a_ready_worker_has_free_slots() {
+        assert_eq!(seen(|_| ()), ("ready", true, 1));
+        assert_eq!(seen(|it| it.state = WorkerState::Spawning), ("starting", false, 0));
+        assert_eq!(seen(|it| it.state = WorkerState::Terminating), ("draining", false, 0));
+        assert_eq!(seen(|it| it.state = WorkerState::Terminated), ("terminated", false, 0));
+        assert_eq!(seen(|it| it.state = WorkerState::Error), ("failed", false, 0));
+        assert_eq!(seen(|it| it.presence = Presence::Suspect), ("suspect", false, 0));
+        assert_eq!(seen(|it| it.presence = Presence::Offline), ("offline", false, 0));
+        assert_eq!(seen(|it| it.has_beaten = false), ("unheard", true, 0));
+        let fails = |it: &mut Worker| {
+            it.probation.failed(Timestamp::ZERO, Shape::digest(b"s"), 1);
+        };
+        assert_eq!(seen(fails), ("probation", true, 0));
+        assert_eq!(seen(|it| it.unavailable_reason = Some("disk full".to_owned())), ("sick", false, 0));
+    }
+}
