@@ -32,7 +32,7 @@ mod repair;
 mod shutdown;
 mod work;
 
-pub use self::event::{AgentEffect, AgentEvent, AgentExit, AttemptEnd, CallError, FoundAttempt};
+pub use self::event::{AgentEffect, AgentEvent, AgentExit, CallError, FoundAttempt};
 use self::repair::Health;
 use self::work::Work;
 

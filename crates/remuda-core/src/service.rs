@@ -11,6 +11,12 @@
 //! | `Unknown` twice in one incarnation of the service or once in a newer one; `Gone` twice | `return_to_queue` |
 //! | `Pending`, `Running`, `NoAnswer` | `continue_monitoring` |
 
+pub mod command;
+pub mod incarnation;
+pub mod models;
+pub mod outputs;
+pub mod startup;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -135,6 +141,13 @@ impl ProbeResult {
             ProbeResult::NoAnswer(_) => "no answer",
         }
     }
+}
+
+/// How an attempt ended at its service.
+#[derive(Clone, Debug)]
+pub enum AttemptEnd {
+    Completed { result: Arc<RawValue> },
+    Failed { cause: Cause, message: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

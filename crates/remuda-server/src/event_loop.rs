@@ -178,7 +178,7 @@ impl EventLoop {
     }
 
     fn step(&mut self, now: Timestamp, event: PlaneEvent, answer: Option<oneshot::Sender<PlaneResult>>) {
-        if is_new_work(&event) && !self.store.has_reserve() {
+        if !event.is_admitted(self.store.has_reserve()) {
             if let Some(answer) = answer {
                 let path = std::path::PathBuf::from("the store");
                 drop(answer.send(Err(PlaneError::NotStored(StoreError::Full { path }))));
@@ -239,15 +239,6 @@ impl EventLoop {
         self.effects.drop_held_beats();
         info!("shutdown complete");
         Ok(())
-    }
-}
-
-/// Whether the event only makes the store larger: the reserve is for the ends of jobs already accepted.
-fn is_new_work(event: &PlaneEvent) -> bool {
-    match event {
-        PlaneEvent::Submit(_) => true,
-        PlaneEvent::PutDocument(document) => document.collection.is_client_data(),
-        _ => false,
     }
 }
 

@@ -37,7 +37,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info};
 
 use self::early_outputs::{EarlyOutputs, NodeOutput};
-use self::incarnation::IncarnationTracker;
+use self::incarnation::ServerIncarnation;
 use self::process::ServerProcess;
 pub(crate) use self::startup::ReadyComfyui;
 use self::ws_listener::SentImage;
@@ -75,7 +75,7 @@ struct ComfyuiContext {
     reports: LiveReports,
     early: mpsc::Sender<NodeOutput>,
     blobs: BlobLink,
-    incarnations: IncarnationTracker,
+    incarnations: ServerIncarnation,
     process: Option<ServerProcess>,
     reopen: Notify,
     runs: Mutex<BTreeMap<String, Run>>,
@@ -136,7 +136,7 @@ impl ComfyuiService {
         self.spawn(async move {
             let (job, attempt) = (request.job, request.attempt);
             let answer = context.submit(request, cancelled).await;
-            let life = context.incarnations.current();
+            let life = context.incarnations.lock().current();
             context.send(AgentEvent::Submitted { job, attempt, incarnation: life, answer }).await;
         });
     }
@@ -207,7 +207,7 @@ impl ComfyuiService {
                 None => info!("self-test of ComfyUI passed"),
                 Some(problem) => info!(%problem, "self-test of ComfyUI failed"),
             }
-            let life = context.incarnations.current();
+            let life = context.incarnations.lock().current();
             context
                 .send(AgentEvent::Service(ServiceEvent::SelfTested { incarnation: life, problem, offer }))
                 .await;
@@ -317,11 +317,11 @@ impl ComfyuiContext {
         }
         if !matches!(seen, ProbeResult::Unknown) {
             self.await_final_message(id, &seen).await;
-            return (self.incarnations.current(), self.apply_socket_knowledge(id, seen));
+            return (self.incarnations.lock().current(), self.apply_socket_knowledge(id, seen));
         }
         match self.incarnations.confirm(&self.client).await {
             Ok(life) => (life, seen),
-            Err(error) => (self.incarnations.current(), ProbeResult::NoAnswer(error.to_string())),
+            Err(error) => (self.incarnations.lock().current(), ProbeResult::NoAnswer(error.to_string())),
         }
     }
 
@@ -360,7 +360,7 @@ impl ComfyuiContext {
             }
             (ServiceRemedy::Restart, Some(process)) => {
                 process.restart().await?;
-                self.incarnations.advance();
+                self.incarnations.lock().advance();
                 self.await_answer(process).await
             }
         }

@@ -7,17 +7,21 @@
 //! | `40%` | 40 % done |
 //! | anything else | still running |
 //!
-//! `judge` decides here what an exit means for the job; that rule belongs in the core. A command is killed together with everything it started.
+//! What an exit means for the job is decided by `remuda_core::service::command`. A command is killed together with
+//! everything it started.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::agent::{AgentEvent, AttemptEnd};
+use remuda_core::agent::AgentEvent;
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::service::{ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome};
+use remuda_core::service::command::{CommandExit, CommandOutput, RESULT_BYTES_MAX};
+use remuda_core::service::{
+    AttemptEnd, ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
+};
 use rustix::process::Signal;
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -31,14 +35,11 @@ use crate::attempt::{AttemptRequest, Events};
 use crate::options::ExecCommand;
 use crate::process_group::ProcessGroup;
 
-/// A larger result belongs into a file, whose name the command prints.
-const RESULT_BYTES_MAX: u64 = 1 << 20;
 const LINE_BYTES_MAX: u64 = 4096;
 /// How many of the last lines are part of a failure's message.
 const LAST_LINES_MAX: usize = 5;
 /// A command that is still running this long after SIGTERM is killed.
 const TERM_GRACE: Duration = Duration::from_secs(5);
-const EX_TEMPFAIL: i32 = 75;
 
 /// How long cancelled commands may take when the worker itself ends; then they are killed.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
@@ -140,8 +141,8 @@ async fn run_attempt(
     let outcome = match spawn_command(command, job, attempt, &service_job_id) {
         Ok(child) => run.watch(child, workflow, cancelled).await,
         Err(error) => {
-            let message = format!("the command could not be started: {error}");
-            AttemptEnd::Failed { cause: Cause::Worker, message }
+            let nothing = CommandOutput { result: Ok(Vec::new()), last_lines: String::new() };
+            CommandExit::NotStarted(error.to_string()).judge(nothing)
         }
     };
     drop(events.send(AgentEvent::Ended { job, attempt, outcome }).await);
@@ -178,11 +179,6 @@ struct ExecRun {
     events: Events,
 }
 
-struct CommandOutput {
-    result: std::io::Result<Vec<u8>>,
-    last_lines: VecDeque<String>,
-}
-
 impl ExecRun {
     async fn watch(
         &self,
@@ -196,7 +192,8 @@ impl ExecRun {
         let lines = self.read_lines(child.stderr.take());
         let printed = async {
             let ((), result, last_lines) = tokio::join!(input, result, lines);
-            CommandOutput { result, last_lines }
+            let last_lines = last_lines.into_iter().collect::<Vec<_>>().join("\n");
+            CommandOutput { result: result.map_err(|error| error.to_string()), last_lines }
         };
         tokio::pin!(printed);
         let ended = async {
@@ -211,7 +208,7 @@ impl ExecRun {
         };
         tokio::pin!(ended);
         tokio::select! {
-            (status, printed) = &mut ended => judge(status, printed),
+            (status, printed) = &mut ended => exit(status).judge(printed),
             Ok(reason) = &mut cancelled => {
                 group.send(Signal::TERM);
                 if tokio::time::timeout(TERM_GRACE, &mut ended).await.is_err() {
@@ -262,48 +259,13 @@ async fn read_result(stdout: Option<impl AsyncRead + Unpin>) -> std::io::Result<
     Ok(result)
 }
 
-fn judge(status: std::io::Result<ExitStatus>, printed: CommandOutput) -> AttemptEnd {
-    let status = match status {
-        Ok(status) => status,
-        Err(error) => return failed(Cause::Worker, format!("waiting for the command failed: {error}")),
-    };
-    let last = printed.last_lines.into_iter().collect::<Vec<_>>().join("\n");
-    match (status.code(), printed.result) {
-        (_, Ok(result)) if result.len() as u64 > RESULT_BYTES_MAX => failed(
-            Cause::Job,
-            format!(
-                "the result is larger than {RESULT_BYTES_MAX} bytes: write it to a file and print its name"
-            ),
-        ),
-        (Some(0), Ok(result)) => completed(&result),
-        (Some(0), Err(error)) => failed(Cause::Worker, format!("the result could not be read: {error}")),
-        (Some(EX_TEMPFAIL), _) => {
-            failed(Cause::Service, format!("the command asked to be tried elsewhere: {last}"))
+fn exit(status: std::io::Result<ExitStatus>) -> CommandExit {
+    match status {
+        Err(error) => CommandExit::Unobserved(error.to_string()),
+        Ok(status) => {
+            status.code().map_or_else(|| CommandExit::Signal(status.to_string()), CommandExit::Code)
         }
-        (Some(code), _) => failed(Cause::Job, format!("the command ended with exit code {code}: {last}")),
-        (None, _) => failed(Cause::Service, format!("the command was ended by a signal ({status}): {last}")),
     }
-}
-
-/// JSON is passed on unchanged; anything else becomes a JSON string.
-fn completed(result: &[u8]) -> AttemptEnd {
-    let text = String::from_utf8_lossy(result);
-    let text = text.trim();
-    let json =
-        if text.is_empty() { Ok("null") } else { serde_json::from_str::<&RawValue>(text).map(RawValue::get) };
-    let raw = match json {
-        Ok(json) => RawValue::from_string(json.to_owned()),
-        Err(_) => serde_json::value::to_raw_value(text),
-    };
-    match raw {
-        Ok(raw) => AttemptEnd::Completed { result: Arc::from(raw) },
-        Err(error) => failed(Cause::Job, format!("the result cannot be written as JSON: {error}")),
-    }
-}
-
-fn failed(cause: Cause, mut message: String) -> AttemptEnd {
-    message.truncate(message.trim_end_matches([':', ' ']).len());
-    AttemptEnd::Failed { cause, message }
 }
 
 /// Progress and phase, as written in a line of standard error.

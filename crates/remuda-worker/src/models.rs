@@ -17,13 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::agent::{AgentEvent, AttemptEnd};
+use remuda_core::agent::AgentEvent;
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::need::Capabilities;
+use remuda_core::service::models::CallFailure;
 use remuda_core::service::{
-    ProbeResult, ServiceEvent, ServiceFailure as Refused, ServiceFault, ServiceIncarnation, ServiceRemedy,
-    SubmitOutcome,
+    AttemptEnd, ProbeResult, ServiceEvent, ServiceFailure as Refused, ServiceFault, ServiceIncarnation,
+    ServiceRemedy, SubmitOutcome,
 };
 use remuda_core::wire::metric::MODELS_METRIC;
 use remuda_models::{AnswerHandle, CallOptions, InferenceError, ModelError, ModelPool};
@@ -32,7 +33,7 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use self::availability::UnavailableModels;
+use self::availability::SharedOffer;
 use self::request::ModelJob;
 use self::result::StreamedAnswer;
 use crate::attempt::{AttemptRequest, Events};
@@ -73,7 +74,7 @@ struct ModelContext {
     events: Events,
     reports: LiveReports,
     blobs: BlobLink,
-    unavailable: UnavailableModels,
+    offer: SharedOffer,
 }
 
 impl ModelService {
@@ -84,8 +85,8 @@ impl ModelService {
         reports: LiveReports,
     ) -> Self {
         let blobs = BlobLink::with_credentials(&options.url, &options.credentials);
-        let unavailable = UnavailableModels::default();
-        let context = ModelContext { pool: models.pool.clone(), events, reports, blobs, unavailable };
+        let offer = SharedOffer::new(&models.pool);
+        let context = ModelContext { pool: models.pool.clone(), events, reports, blobs, offer };
         let mut tasks = JoinSet::new();
         tasks.spawn(availability::watch(context.clone()));
         ModelService { context, running: BTreeMap::new(), tasks }
@@ -93,7 +94,7 @@ impl ModelService {
 
     /// The models that can be called now.
     pub(crate) fn offer(&self) -> Capabilities {
-        self.context.unavailable.offer(&self.context.pool)
+        self.context.offer.lock().capabilities()
     }
 
     pub(crate) fn run(&mut self, request: AttemptRequest) {
@@ -128,10 +129,9 @@ impl ModelService {
     }
 
     pub(crate) fn check(&mut self) {
-        let offer = self.offer();
-        let is_none = offer.models.as_ref().is_some_and(BTreeSet::is_empty);
-        let problem = is_none.then(|| "no model has a working copy".to_owned());
-        let offer = Some(Box::new(offer));
+        let offer = self.context.offer.lock().clone();
+        let problem = offer.problem().map(str::to_owned);
+        let offer = Some(Box::new(offer.capabilities()));
         self.send_later(AgentEvent::Service(ServiceEvent::SelfTested {
             incarnation: INCARNATION,
             problem,
@@ -203,10 +203,10 @@ impl ModelContext {
         let ticket = called.map_err(|panicked| Refused::new(ServiceFault::Died, panicked.to_string()))?;
         match ticket {
             Ok(ticket) => Ok(CallOutcome::Accepted { model, ticket }),
-            Err(error @ (ModelError::Full { .. } | ModelError::Closing)) => {
+            Err(error) if failure(&error) == CallFailure::Overloaded => {
                 Ok(CallOutcome::Busy(error.to_string()))
             }
-            Err(error) => Err(Refused::new(fault(&error), error.to_string())),
+            Err(error) => Err(Refused::new(failure(&error).fault(), error.to_string())),
         }
     }
 
@@ -243,7 +243,9 @@ impl ModelContext {
         }
         let stored = match ticket.answer().await {
             Ok(answer) => result::store_answer(model, answer, &self.blobs).await,
-            Err(error) => return AttemptEnd::Failed { cause: cause(&error), message: error.to_string() },
+            Err(error) => {
+                return AttemptEnd::Failed { cause: failure(&error).cause(), message: error.to_string() };
+            }
         };
         match stored {
             Ok(result) => AttemptEnd::Completed { result: Arc::from(result) },
@@ -265,31 +267,21 @@ impl ModelContext {
     }
 }
 
-/// Whose fault it is that a call was refused.
-fn fault(error: &ModelError) -> ServiceFault {
+/// The pool's error in the core's words, which decide whose fault it is.
+fn failure(error: &ModelError) -> CallFailure {
     match error {
-        ModelError::Input(_) | ModelError::WrongCapability { .. } => ServiceFault::Graph,
-        ModelError::UnknownModel { .. } | ModelError::NoWorkers { .. } => ServiceFault::Missing,
+        ModelError::Input(_) | ModelError::WrongCapability { .. } => CallFailure::Input,
+        ModelError::UnknownModel { .. } | ModelError::NoWorkers { .. } => CallFailure::NoModel,
         ModelError::Failed { failure, .. } => match failure {
-            InferenceError::Input(_) => ServiceFault::Graph,
-            InferenceError::OutOfMemory(_) => ServiceFault::Memory,
-            InferenceError::Engine(_) | InferenceError::Poisoned(_) => ServiceFault::Died,
-            InferenceError::Stopped => ServiceFault::Lost,
+            InferenceError::Input(_) => CallFailure::Input,
+            InferenceError::OutOfMemory(_) => CallFailure::OutOfMemory,
+            InferenceError::Engine(_) | InferenceError::Poisoned(_) => CallFailure::Engine,
+            InferenceError::Stopped => CallFailure::Lost,
         },
-        ModelError::Diverged { .. } => ServiceFault::Died,
-        ModelError::Full { .. }
-        | ModelError::Deadline { .. }
-        | ModelError::Cancelled
-        | ModelError::Closing => ServiceFault::Lost,
-    }
-}
-
-/// Whose fault it is that there is no answer.
-fn cause(error: &ModelError) -> Cause {
-    match error {
-        // The pool was given more than it can take: neither the job's nor the worker's fault.
-        ModelError::Full { .. } | ModelError::Cancelled | ModelError::Closing => Cause::Plane,
-        error => fault(error).cause(),
+        ModelError::Diverged { .. } => CallFailure::Engine,
+        ModelError::Deadline { .. } => CallFailure::Lost,
+        ModelError::Full { .. } | ModelError::Closing => CallFailure::Overloaded,
+        ModelError::Cancelled => CallFailure::Cancelled,
     }
 }
 
@@ -312,7 +304,7 @@ mod tests {
             (ModelError::Full { model: text(), retry_after: Duration::ZERO }, Cause::Plane),
             (ModelError::Closing, Cause::Plane),
         ] {
-            assert_eq!(cause(&error), expected, "{error:?}");
+            assert_eq!(failure(&error).cause(), expected, "{error:?}");
         }
     }
 }

@@ -17,6 +17,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 use tracing::info;
 
+use remuda_core::service::startup::StartVerdict;
 use remuda_core::wire::StartCheck;
 use remuda_net::secret::SECRET_VARIABLES;
 
@@ -61,6 +62,14 @@ impl StartupReporter {
     pub(crate) async fn report_phase(&self, phase: impl Into<String>) {
         if self.not_before.is_some_and(|at| at <= Instant::now()) {
             self.send(phase.into()).await;
+        }
+    }
+
+    /// A start failed.
+    pub(crate) async fn report_start(&self, verdict: StartVerdict, message: String) {
+        match verdict {
+            StartVerdict::Slow => self.report_phase(message).await,
+            StartVerdict::Failed => self.report_failure(&message).await,
         }
     }
 

@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use crate::cause::Cause;
 use crate::id::{Attempt, JobId, Service};
 use crate::need::Capabilities;
 use crate::service::{
-    ProbeResult, ProbeTrigger, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
+    AttemptEnd, ProbeResult, ProbeTrigger, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
 
@@ -84,12 +83,6 @@ pub enum AgentEvent {
 pub struct FoundAttempt {
     pub job: JobId,
     pub attempt: Attempt,
-}
-
-#[derive(Clone, Debug)]
-pub enum AttemptEnd {
-    Completed { result: Arc<RawValue> },
-    Failed { cause: Cause, message: String },
 }
 
 /// Why a call to the plane failed, sorted by what the agent does about it.

@@ -6,7 +6,9 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::cause::Cause;
-use crate::service::{ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome};
+use crate::service::{
+    AttemptEnd, ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
+};
 use crate::wire::{CancelOrder, SettledAttempt};
 
 mod monitor;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{Agent, AgentEffect, AttemptEnd, AttemptOutcome, FinishedAttempt, FoundAttempt, StartOrder};
+use super::{Agent, AgentEffect, AttemptOutcome, FinishedAttempt, FoundAttempt, StartOrder};
 use crate::id::{Attempt, JobId, Service};
-use crate::service::{ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation};
+use crate::service::{AttemptEnd, ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation};
 use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
 use crate::wire::ServiceStatus;

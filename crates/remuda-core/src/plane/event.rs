@@ -110,6 +110,19 @@ pub enum PlaneEvent {
     Flush,
 }
 
+impl PlaneEvent {
+    /// Whether it may be applied now. Without the store's disk reserve nothing is accepted that only makes the store
+    /// larger: what space is left is for the ends of jobs already accepted.
+    pub fn is_admitted(&self, has_reserve: bool) -> bool {
+        let is_new_work = match self {
+            PlaneEvent::Submit(_) => true,
+            PlaneEvent::PutDocument(document) => document.collection.is_client_data(),
+            _ => false,
+        };
+        has_reserve || !is_new_work
+    }
+}
+
 /// How a joining worker proved its identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JoinProof {

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use remuda_comfyui::outputs::{self, Outputs};
 use remuda_comfyui::{ComfyuiError, OutputFile};
-use remuda_core::agent::AttemptEnd;
 use remuda_core::cause::Cause;
+use remuda_core::service::AttemptEnd;
+use remuda_core::service::outputs::{MissingOutputs, RunOutputs, missing_outputs};
 use remuda_store::blobs::BlobHash;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -28,8 +29,6 @@ const FETCHES_MAX: u32 = 4;
 const FETCH_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// While the plane cannot store blobs, the worker keeps the result and retries this often.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// Nodes of these classes always produce files; if they ran and listed none, the server lost them.
-const FILE_CLASSES: [&str; 2] = ["SaveImage", "PreviewImage"];
 
 /// Why an attempt that ran cannot be completed.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +63,7 @@ impl ComfyuiContext {
     pub(super) async fn collect(&self, id: &str, listed: &RawValue, filter: &OutputFilter) -> AttemptEnd {
         match self.store_outputs(id, listed, filter).await {
             Ok(result) => {
-                self.incarnations.set_anchor(id);
+                self.incarnations.lock().set_anchor(id);
                 AttemptEnd::Completed { result }
             }
             Err(error) => {
@@ -85,21 +84,19 @@ impl ComfyuiContext {
         filter: &OutputFilter,
     ) -> Result<Arc<RawValue>, CollectError> {
         let Outputs { mut files, mut values } = outputs::parse(listed);
-        let (images, sends_images, produces_files) = {
+        let (images, missing) = {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             let run = runs.get(id);
-            let produces_files = |class: &String| FILE_CLASSES.contains(&class.as_str());
-            (
-                run.map(|run| run.sent_images.clone()).unwrap_or_default(),
-                run.is_some_and(super::Run::sends_images),
-                run.is_some_and(|run| run.classes.values().any(produces_files)),
-            )
+            let images = run.map(|run| run.sent_images.clone()).unwrap_or_default();
+            let classes = run.into_iter().flat_map(|run| run.classes.values().map(String::as_str));
+            let produced =
+                RunOutputs { files: files.len(), values: values.len(), socket_images: images.len() };
+            (images, missing_outputs(classes, produced))
         };
-        if sends_images && images.is_empty() {
-            return Err(CollectError::ImagesLost);
-        }
-        if produces_files && files.is_empty() && values.is_empty() {
-            return Err(CollectError::Empty);
+        match missing {
+            Some(MissingOutputs::SocketImages) => return Err(CollectError::ImagesLost),
+            Some(MissingOutputs::Listed) => return Err(CollectError::Empty),
+            None => {}
         }
         files.retain(|file| filter.includes(&file.node));
         values.retain(|value| filter.includes(&value.node));

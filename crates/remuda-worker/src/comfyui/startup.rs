@@ -11,6 +11,7 @@ use remuda_core::agent::{AgentEvent, FoundAttempt};
 use remuda_core::id::WorkerId;
 use remuda_core::need::Capabilities;
 use remuda_core::service::ServiceIncarnation;
+use remuda_core::service::startup::{START_RETRY_INTERVAL, StartSupervision, StartVerdict};
 use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -19,7 +20,7 @@ use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::early_outputs;
-use super::incarnation::IncarnationTracker;
+use super::incarnation::ServerIncarnation;
 use super::process::ServerProcess;
 use super::{ComfyuiContext, ComfyuiService, Run, pid_file};
 use crate::attempt::Events;
@@ -31,10 +32,6 @@ use crate::start_check::StartupReporter;
 /// How often a server that does not answer yet is asked, and after how many requests that is reported again.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const POLLS_PER_REPORT: u32 = 50;
-/// Pause after a failed self-test or start.
-const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// After this many failures in a row the server is not merely slow to start, and the start check counts as failed.
-const FAILURES_MAX: u32 = 3;
 /// A restarted server that does not answer within this time is broken.
 const START_TIMEOUT: Duration = Duration::from_secs(600);
 const STATS_INTERVAL: Duration = Duration::from_secs(30);
@@ -98,7 +95,7 @@ impl ComfyuiService {
             previews,
             reports,
             early,
-            incarnations: IncarnationTracker::default(),
+            incarnations: ServerIncarnation::default(),
             process,
             reopen: Notify::new(),
             runs: Default::default(),
@@ -108,13 +105,13 @@ impl ComfyuiService {
             scratch,
             self_test_timeout,
         });
-        context.incarnations.advance();
+        context.incarnations.lock().advance();
         let (offer, found) = context.await_ready(options.slots as usize, reporter).await;
         let mut tasks = JoinSet::new();
         tasks.spawn(context.clone().listen());
         tasks.spawn(context.clone().store_early(early_queue));
         tasks.spawn(context.clone().refresh_metrics());
-        let life = context.incarnations.current();
+        let life = context.incarnations.lock().current();
         Ok(ReadyComfyui { comfyui: ComfyuiService { context, tasks }, offer, found, life })
     }
 }
@@ -126,7 +123,7 @@ impl ComfyuiContext {
         reporter: &StartupReporter,
     ) -> (Capabilities, Vec<FoundAttempt>) {
         self.await_first_answer(reporter).await;
-        let mut failures = 0;
+        let mut supervision = StartSupervision::default();
         loop {
             reporter.report_phase("ComfyUI answers: running a self-test").await;
             // Attempts of an earlier agent come first: the self-test would wait behind them.
@@ -142,21 +139,16 @@ impl ComfyuiContext {
                 Ok(ready) => return ready,
                 Err(problem) => {
                     warn!(%problem, url = %self.target.url, "ComfyUI is not ready for work; checking again later");
-                    failures += 1;
                     let message = format!("ComfyUI is not ready for work: {problem}");
-                    if failures >= FAILURES_MAX {
-                        reporter.report_failure(&message).await;
-                    } else {
-                        reporter.report_phase(message).await;
-                    }
-                    tokio::time::sleep(RETRY_INTERVAL).await;
+                    reporter.report_start(supervision.failed(), message).await;
+                    tokio::time::sleep(START_RETRY_INTERVAL).await;
                 }
             }
         }
     }
 
     async fn await_first_answer(&self, reporter: &StartupReporter) {
-        let (mut polls, mut exits) = (0, 0);
+        let (mut polls, mut supervision) = (0, StartSupervision::default());
         while let Err(error) = self.client.stats().await {
             if polls % POLLS_PER_REPORT == 0 {
                 info!(url = %self.target.url, %error, "waiting for ComfyUI");
@@ -167,8 +159,8 @@ impl ComfyuiContext {
             if let Some(process) = &self.process
                 && let Some(reason) = process.exit_reason().await
             {
-                exits += 1;
-                self.restart_after_exit(process, &reason, exits, reporter).await;
+                let verdict = supervision.failed();
+                self.restart_after_exit(process, &reason, verdict, reporter).await;
             }
         }
     }
@@ -178,21 +170,17 @@ impl ComfyuiContext {
         &self,
         process: &ServerProcess,
         reason: &str,
-        exits: u32,
+        verdict: StartVerdict,
         reporter: &StartupReporter,
     ) {
         let message = format!("ComfyUI exited before it answered: {reason}");
         warn!(%reason, "ComfyUI exited before it answered; restarting it later");
-        if exits >= FAILURES_MAX {
-            reporter.report_failure(&message).await;
-        } else {
-            reporter.report_phase(message).await;
-        }
-        tokio::time::sleep(RETRY_INTERVAL).await;
+        reporter.report_start(verdict, message).await;
+        tokio::time::sleep(START_RETRY_INTERVAL).await;
         if let Err(problem) = process.restart().await {
             warn!(%problem, "restart of ComfyUI failed");
         }
-        self.incarnations.advance();
+        self.incarnations.lock().advance();
     }
 
     /// Waits until a restarted server answers.
@@ -238,7 +226,7 @@ impl ComfyuiContext {
             self.client.cancel(canary.id()).await.ok();
             return Err(sick.into());
         }
-        self.incarnations.set_anchor(canary.id());
+        self.incarnations.lock().set_anchor(canary.id());
         Ok(self.read_offer().await?)
     }
 

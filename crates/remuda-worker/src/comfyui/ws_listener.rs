@@ -8,6 +8,7 @@ use std::time::Duration;
 use remuda_comfyui::{ComfyuiMessage, ComfyuiSocket, ProgressTracker, ReceivedMessage};
 use remuda_core::agent::AgentEvent;
 use remuda_core::service::ServiceEvent;
+use remuda_core::service::outputs::sends_images;
 use remuda_core::supervise::Backoff;
 use tracing::{debug, info, warn};
 
@@ -21,8 +22,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RECONNECT: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// Images of one attempt that are kept in memory because a node sent them over the socket as its result.
 const SENT_BYTES_MAX: usize = 256 << 20;
-/// The only node class of ComfyUI that returns its result over the socket.
-const SOCKET_OUTPUT_CLASS: &str = "SaveImageWebsocket";
 
 /// An image that a node sent over the socket as its result.
 #[derive(Clone, Debug)]
@@ -53,7 +52,7 @@ impl ComfyuiContext {
                 }
                 Err(error) => error.to_string(),
             };
-            self.incarnations.suspect_restart();
+            self.incarnations.lock().suspect_restart();
             if is_open {
                 is_open = false;
                 warn!(%why, "socket to ComfyUI closed; reconnecting");
@@ -167,8 +166,7 @@ fn snapshot(progress: &ProgressTracker) -> ProgressSnapshot {
 impl Run {
     /// Keeps an image if it is a node's result and not only a preview.
     fn keep_image(&mut self, node: Option<&str>, mime: &str, bytes: &[u8]) {
-        let Some(node) =
-            node.filter(|node| self.classes.get(*node).is_some_and(|it| it == SOCKET_OUTPUT_CLASS))
+        let Some(node) = node.filter(|node| self.classes.get(*node).is_some_and(|class| sends_images(class)))
         else {
             return;
         };
@@ -177,10 +175,5 @@ impl Run {
             let (node, mime, bytes) = (node.to_owned(), mime.to_owned(), bytes.to_owned());
             self.sent_images.push(SentImage { node, mime, bytes });
         }
-    }
-
-    /// Whether a node of this run sends its result over the socket.
-    pub(super) fn sends_images(&self) -> bool {
-        self.classes.values().any(|class| class == SOCKET_OUTPUT_CLASS)
     }
 }

@@ -1,9 +1,9 @@
 //! Queries about an attempt, as the connector sends them: first the queue, a moment later the history. Either may stay
 //! unanswered, and either answer may be late.
 
-use remuda_core::agent::{AgentEvent, AttemptEnd, FoundAttempt};
+use remuda_core::agent::{AgentEvent, FoundAttempt};
 use remuda_core::cause::Cause;
-use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFault, ServiceIncarnation};
+use remuda_core::service::{AttemptEnd, ProbeResult, ProbeTrigger, ServiceFault, ServiceIncarnation};
 
 use super::submit::REQUEST_MAX;
 use crate::event_queue::SimEvent;
