@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use remuda_core::id::WorkerId;
 use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFailure, SubmitOutcome};
+use remuda_core::supervise::Backoff;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -13,8 +14,7 @@ use uuid::Uuid;
 use super::{ComfyuiClient, PreparedPrompt};
 
 /// The prompt takes milliseconds; what a server loads before its first prompt may take seconds.
-const PROBE_AFTER: Duration = Duration::from_millis(10);
-const PROBE_EVERY: Duration = Duration::from_millis(200);
+const PROBE_PAUSE: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 
 /// Why a server failed its self-test.
 #[derive(Debug, thiserror::Error)]
@@ -52,8 +52,7 @@ impl ComfyuiClient {
         let deadline = Instant::now() + timeout;
         let mut last = String::new();
         let mut seen = ProbeResult::Unknown;
-        let mut pause = PROBE_AFTER;
-        loop {
+        for probes in 0.. {
             if matches!(seen, ProbeResult::Unknown | ProbeResult::Interrupted) {
                 match self.submit(prompt).await {
                     SubmitOutcome::Accepted => "accepted".clone_into(&mut last),
@@ -69,11 +68,12 @@ impl ComfyuiClient {
                 ProbeResult::Pending { .. } | ProbeResult::Running => seen.as_str().clone_into(&mut last),
                 ProbeResult::Interrupted | ProbeResult::Unknown => {}
             }
+            let pause = PROBE_PAUSE.delay(probes);
             if Instant::now() + pause >= deadline {
-                return Err(SelfTestError::TimedOut { timeout, last });
+                break;
             }
             sleep(pause).await;
-            pause = PROBE_EVERY.min(pause * 2);
         }
+        Err(SelfTestError::TimedOut { timeout, last })
     }
 }

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use remuda_core::supervise::Backoff;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -30,8 +31,7 @@ use crate::shutdown::stopped;
 pub struct RestartPolicy {
     pub restarts_max: usize,
     pub within: Duration,
-    pub delay_min: Duration,
-    pub delay_max: Duration,
+    pub delay: Backoff,
 }
 
 impl Default for RestartPolicy {
@@ -41,8 +41,7 @@ impl Default for RestartPolicy {
         RestartPolicy {
             restarts_max: 5,
             within: Duration::from_secs(600),
-            delay_min: Duration::from_secs(1),
-            delay_max: Duration::from_secs(30),
+            delay: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
         }
     }
 }
@@ -250,9 +249,9 @@ impl RestartBudget {
         if self.restarts.len() >= self.policy.restarts_max {
             return None;
         }
-        let doublings = u32::try_from(self.restarts.len()).unwrap_or(u32::MAX).min(16);
+        let doublings = u32::try_from(self.restarts.len()).unwrap_or(u32::MAX);
         self.restarts.push_back(now);
-        Some((self.policy.delay_min * 2_u32.pow(doublings)).min(self.policy.delay_max))
+        Some(self.policy.delay.delay(doublings))
     }
 }
 
@@ -276,8 +275,7 @@ mod tests {
     const POLICY: RestartPolicy = RestartPolicy {
         restarts_max: 2,
         within: Duration::from_secs(60),
-        delay_min: Duration::ZERO,
-        delay_max: Duration::ZERO,
+        delay: Backoff::new(Duration::ZERO, Duration::ZERO),
     };
 
     /// A task that panics the first `panics` times and then runs until the end.
@@ -342,8 +340,7 @@ mod tests {
     #[test]
     fn failures_far_apart_do_not_add_up() {
         let mut budget = RestartBudget::new(RestartPolicy {
-            delay_min: Duration::from_secs(1),
-            delay_max: Duration::from_secs(9),
+            delay: Backoff::new(Duration::from_secs(1), Duration::from_secs(9)),
             ..POLICY
         });
         let mut now = Instant::now();
@@ -356,12 +353,8 @@ mod tests {
     #[test]
     fn failures_in_a_row_wait_longer_each_time_and_then_end_the_budget() {
         let seconds = Duration::from_secs;
-        let policy = RestartPolicy {
-            restarts_max: 4,
-            within: seconds(60),
-            delay_min: seconds(1),
-            delay_max: seconds(4),
-        };
+        let delay = Backoff::new(seconds(1), seconds(4));
+        let policy = RestartPolicy { restarts_max: 4, within: seconds(60), delay };
         let mut budget = RestartBudget::new(policy);
         let now = Instant::now();
         let delays: Vec<_> = (0..5).map(|_| budget.next_delay(now)).collect();

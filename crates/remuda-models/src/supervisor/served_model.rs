@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::supervise::Backoff;
+
 use super::CopyId;
 use super::model_copy::ExitReason;
 use super::queue::PartQueue;
@@ -77,8 +79,7 @@ pub(crate) struct ModelCounters {
 const LATENCIES_KEPT: usize = 512;
 
 /// The first death is followed by an immediate restart; only repeated deaths back off.
-const BACKOFF: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
+const RESTART: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
 
 /// The weight of the newest batch in the moving average.
 const NEWEST_WEIGHT: f64 = 0.2;
@@ -134,20 +135,14 @@ impl CopySlot {
             self.not_before = now + crash_loop_pause;
             return !std::mem::replace(&mut self.is_given_up, true);
         }
-        self.not_before = now + backoff(self.deaths);
+        let delay = self.deaths.checked_sub(2).map_or(Duration::ZERO, |repeated| RESTART.delay(repeated));
+        self.not_before = now + delay;
         false
     }
 
     pub(crate) fn mark_stable(&mut self) {
         self.deaths = 0;
         self.is_given_up = false;
-    }
-}
-
-fn backoff(deaths: u32) -> Duration {
-    match deaths {
-        0 | 1 => Duration::ZERO,
-        _ => (BACKOFF * 2_u32.saturating_pow(deaths - 2)).min(BACKOFF_MAX),
     }
 }
 
