@@ -65,7 +65,9 @@ impl ComfyuiClient {
                 ProbeResult::Succeeded { .. } => return Ok(()),
                 ProbeResult::Failed(failure) => return Err(SelfTestError::Failed(failure.clone())),
                 ProbeResult::NoAnswer(why) | ProbeResult::Gone(why) => last.clone_from(why),
-                ProbeResult::Pending { .. } | ProbeResult::Running => seen.as_str().clone_into(&mut last),
+                ProbeResult::Pending { .. } | ProbeResult::Running => {
+                    seen.state().as_str().clone_into(&mut last)
+                }
                 ProbeResult::Interrupted | ProbeResult::Unknown => {}
             }
             let pause = PROBE_PAUSE.delay(probes);

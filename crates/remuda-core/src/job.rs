@@ -363,7 +363,7 @@ impl Job {
             service_job_id,
             service_submitted_at: submitted_at.or_else(|| ago(note.submitted_millis_ago)),
             last_service_check: ago(note.checked_millis_ago),
-            service_status: truncated(note.status.clone()),
+            service_status: note.status,
         }));
         is_news
     }

@@ -19,7 +19,7 @@ use crate::id::{
 use crate::money::Money;
 use crate::need::Requirements;
 use crate::options::JobOptions;
-use crate::service::{FailingNode, ServiceFault};
+use crate::service::{FailingNode, ServiceFault, ServiceState};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 
@@ -300,7 +300,7 @@ pub struct ServiceRow {
     pub service_submitted_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_service_check: Option<Timestamp>,
-    pub service_status: String,
+    pub service_status: ServiceState,
 }
 
 /// A worker as it is stored and shown.

@@ -128,17 +128,52 @@ pub enum ProbeResult {
 }
 
 impl ProbeResult {
-    /// The value shown as `service_status`.
-    pub fn as_str(&self) -> &'static str {
+    pub fn state(&self) -> ServiceState {
         match self {
-            ProbeResult::Pending { .. } => "pending",
-            ProbeResult::Running => "running",
-            ProbeResult::Succeeded { .. } => "succeeded",
-            ProbeResult::Failed(_) => "failed",
-            ProbeResult::Interrupted => "interrupted",
-            ProbeResult::Unknown => "unknown",
-            ProbeResult::Gone(_) => "gone",
-            ProbeResult::NoAnswer(_) => "no answer",
+            ProbeResult::Pending { .. } => ServiceState::Pending,
+            ProbeResult::Running => ServiceState::Running,
+            ProbeResult::Succeeded { .. } => ServiceState::Succeeded,
+            ProbeResult::Failed(_) => ServiceState::Failed,
+            ProbeResult::Interrupted => ServiceState::Interrupted,
+            ProbeResult::Unknown => ServiceState::Unknown,
+            ProbeResult::Gone(_) => ServiceState::Gone,
+            ProbeResult::NoAnswer(_) => ServiceState::NoAnswer,
+        }
+    }
+}
+
+/// An attempt's state at its service, shown as `service_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ServiceState {
+    Submitted,
+    /// The reply to the submission was lost.
+    Unconfirmed,
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+    Interrupted,
+    Gone,
+    NoAnswer,
+    /// Also every word of a worker that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ServiceState {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ServiceState::Submitted => "submitted",
+            ServiceState::Unconfirmed => "unconfirmed",
+            ServiceState::Pending => "pending",
+            ServiceState::Running => "running",
+            ServiceState::Succeeded => "succeeded",
+            ServiceState::Failed => "failed",
+            ServiceState::Interrupted => "interrupted",
+            ServiceState::Gone => "gone",
+            ServiceState::NoAnswer => "no_answer",
+            ServiceState::Unknown => "unknown",
         }
     }
 }

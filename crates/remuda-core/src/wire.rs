@@ -21,7 +21,7 @@ use serde_json::value::RawValue;
 use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Capabilities;
-use crate::service::{FailingNode, ServiceFault};
+use crate::service::{FailingNode, ServiceFault, ServiceState};
 
 /// A worker registers: who it is, what it can do, and which attempts it still holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -130,7 +130,7 @@ pub struct HeldAttempt {
 /// A service's report about an attempt and its age. Ages, because the worker's clock may differ from the plane's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
-    pub status: String,
+    pub status: ServiceState,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_millis_ago: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

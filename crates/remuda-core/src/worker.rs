@@ -21,6 +21,7 @@ use crate::need::Capabilities;
 use crate::probation::Probation;
 use crate::record::WorkerRow;
 use crate::reliability::Reliability;
+use crate::service::ServiceState;
 use crate::settings::{Settings, StuckPolicy};
 use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
@@ -166,7 +167,8 @@ impl Assignment {
     /// Whether this report means that the service runs it. A service with a queue reports when it leaves the queue; a
     /// worker without a service runs the attempt itself.
     pub fn is_reported_running(held: &wire::HeldAttempt) -> bool {
-        let by_word = held.service.as_ref().map_or(held.step > 0, |note| note.status == "running");
+        let by_word =
+            held.service.as_ref().map_or(held.step > 0, |note| note.status == ServiceState::Running);
         by_word || !held.phase.is_empty() || held.progress > 0.0
     }
 }

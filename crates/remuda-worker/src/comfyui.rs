@@ -157,7 +157,7 @@ impl ComfyuiService {
         let context = self.context.clone();
         self.spawn(async move {
             let (life, seen) = context.probe(&job.service_job_id(attempt), trigger).await;
-            debug!(%job, %attempt, %trigger, seen = seen.as_str(), "probed ComfyUI");
+            debug!(%job, %attempt, %trigger, seen = seen.state().as_str(), "probed ComfyUI");
             // A failure is reported after the messages that led to it; a success is still to be collected.
             if matches!(seen, ProbeResult::Failed(_)) {
                 context.reports.flush(job, attempt).await;

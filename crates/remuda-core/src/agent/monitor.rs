@@ -18,7 +18,7 @@ use super::work::{Order, ProbeState, Stage, Work};
 use super::{Agent, AgentEffect};
 use crate::id::{Attempt, JobId};
 use crate::service::{
-    ProbeResult, ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation, SubmitOutcome,
+    ProbeResult, ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation, ServiceState, SubmitOutcome,
 };
 use crate::supervise::{Backoff, WatchVerdict};
 use crate::time::{Timestamp, humanize};
@@ -75,8 +75,8 @@ impl Agent {
         work.watch.signal(now);
         (work.stage, work.status) = match answer {
             SubmitOutcome::Refused(failure) => return self.failed(now, job, attempt, failure),
-            SubmitOutcome::Accepted => (Stage::Accepted, "submitted"),
-            SubmitOutcome::Unconfirmed(_) => (Stage::Unconfirmed, "unsure whether submitted"),
+            SubmitOutcome::Accepted => (Stage::Accepted, Some(ServiceState::Submitted)),
+            SubmitOutcome::Unconfirmed(_) => (Stage::Unconfirmed, Some(ServiceState::Unconfirmed)),
         };
         if work.cancelled_at.is_some() {
             // The cancellation may have come before there was anything to cancel.
@@ -135,7 +135,7 @@ impl Agent {
         };
         let (asked_at, trigger) = work.probe.sent.take().unwrap_or((Timestamp::ZERO, ProbeTrigger::Recheck));
         let next = work.probe.next.take();
-        (work.status, work.checked_at) = (result.as_str(), Some(now));
+        (work.status, work.checked_at) = (Some(result.state()), Some(now));
         match result {
             ProbeResult::NoAnswer(why) => {
                 work.probe.recheck_at = Some(now.plus(PROBE_RETRY));

@@ -7,7 +7,9 @@ use serde_json::value::RawValue;
 
 use super::{Agent, AgentEffect, AttemptOutcome, FinishedAttempt, FoundAttempt, StartOrder};
 use crate::id::{Attempt, JobId, Service};
-use crate::service::{AttemptEnd, ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation};
+use crate::service::{
+    AttemptEnd, ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation, ServiceState,
+};
 use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
 use crate::wire::ServiceStatus;
@@ -29,7 +31,7 @@ pub(super) struct Work {
     /// We restart the service while it runs there: its loss will be our doing.
     pub(super) is_bystander: bool,
     pub(super) probe: ProbeState,
-    pub(super) status: &'static str,
+    pub(super) status: Option<ServiceState>,
     pub(super) submitted_at: Option<Timestamp>,
     pub(super) checked_at: Option<Timestamp>,
 }
@@ -257,7 +259,7 @@ impl Work {
             cancelled_at: None,
             is_bystander: false,
             probe: ProbeState::default(),
-            status: "",
+            status: None,
             submitted_at: None,
             checked_at: None,
         }
@@ -292,8 +294,8 @@ impl Work {
     /// What a beat reports of the service's side.
     pub(super) fn note(&self, now: Timestamp) -> Option<ServiceStatus> {
         let ago = |at: Timestamp| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX);
-        (!self.status.is_empty()).then(|| ServiceStatus {
-            status: self.status.to_owned(),
+        self.status.map(|status| ServiceStatus {
+            status,
             submitted_millis_ago: self.submitted_at.map(ago),
             checked_millis_ago: self.checked_at.map(ago),
         })

@@ -18,6 +18,7 @@ use remuda_core::options::{JobOptions, Webhook};
 use remuda_core::plane::{Plane, PlaneEvent};
 use remuda_core::record::{AcceptedJob, JobStatus};
 use remuda_core::refusal::Refusal;
+use remuda_core::service::ServiceState;
 use remuda_store::blobs::BlobHash;
 use remuda_store::{JobFilter, JobStateFilter};
 use serde::{Deserialize, Serialize};
@@ -150,7 +151,7 @@ struct JobView {
     worker: Option<String>,
     /// The service's last status of the newest attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
-    service_status: Option<String>,
+    service_status: Option<ServiceState>,
     /// Progress of the running attempt, as reported by its worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressSnapshot>,
@@ -193,10 +194,7 @@ impl JobView {
             changed_at: life.changed_at.to_string(),
             accepted_at: accepted.accepted_at.to_string(),
             worker: life.state.worker().map(ToString::to_string),
-            service_status: life
-                .attempts
-                .last()
-                .and_then(|one| Some(one.service.as_ref()?.service_status.clone())),
+            service_status: life.attempts.last().and_then(|one| Some(one.service.as_ref()?.service_status)),
             progress: None,
             outputs: Vec::new(),
             result,

@@ -12,7 +12,7 @@ use remuda_core::record::{
     StateRow, StoredEvent, WorkerRow,
 };
 use remuda_core::rental::{Rental, RentalPhase};
-use remuda_core::service::{FailingNode, ServiceFault};
+use remuda_core::service::{FailingNode, ServiceFault, ServiceState};
 use remuda_core::time::Timestamp;
 use remuda_core::verdict::AttemptVerdict;
 use serde_json::value::RawValue;
@@ -105,7 +105,7 @@ pub(crate) fn running(millis: u64, attempt: u32) -> JobStatus {
             service_job_id: "p".to_owned(),
             service_submitted_at: Some(Timestamp::from_millis(5)),
             last_service_check: None,
-            service_status: "running".to_owned(),
+            service_status: ServiceState::Running,
         })),
         ..PastAttempt::new(Attempt(attempt), worker("gpu-1"), at(millis))
     };

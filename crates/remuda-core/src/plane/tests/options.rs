@@ -3,6 +3,7 @@
 use super::*;
 use crate::affinity::Affinity;
 use crate::options::{Webhook, WebhookSecret};
+use crate::service::ServiceState;
 use crate::webhook::{DeliveryResult, WebhookDelivery};
 use crate::wire::ServiceStatus;
 
@@ -22,9 +23,8 @@ impl Story {
     }
 
     /// What the worker's service says of everything the worker holds.
-    fn service_says(&mut self, name: &str, status: &str) {
-        let note =
-            ServiceStatus { status: status.to_owned(), submitted_millis_ago: None, checked_millis_ago: None };
+    fn service_says(&mut self, name: &str, status: ServiceState) {
+        let note = ServiceStatus { status, submitted_millis_ago: None, checked_millis_ago: None };
         self.hand(name).held.values_mut().for_each(|held| held.service = Some(note.clone()));
         self.poll(name);
     }
@@ -110,7 +110,7 @@ fn start_limit_moves_job_without_block() {
     story.join("b");
     let job = story.submit_so("s", |it| it.start_limit = seconds(7));
     story.is(job, "running on a");
-    story.service_says("a", "pending");
+    story.service_says("a", ServiceState::Pending);
     story.beat_to(6, &["a", "b"]);
     story.is(job, "running on a");
     story.beat_to(7, &["a", "b"]);
@@ -121,7 +121,7 @@ fn start_limit_moves_job_without_block() {
     story.beat_to(9, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
     assert!(story.kept.blocks.is_empty(), "it says nothing of the pair");
-    story.service_says("b", "running");
+    story.service_says("b", ServiceState::Running);
     story.work_to(60, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
 }
@@ -131,10 +131,10 @@ fn a_node_limit_counts_from_the_last_progress_once_it_has_begun() {
     let mut story = Story::with(Settings { attempts_max: 1, ..Settings::default() });
     story.join("a");
     let job = story.submit_so("s", |it| it.node_limit = seconds(6));
-    story.service_says("a", "pending");
+    story.service_says("a", ServiceState::Pending);
     story.beat_to(30, &["a"]);
     story.is(job, "running on a");
-    story.service_says("a", "running");
+    story.service_says("a", ServiceState::Running);
     story.work_to(60, &["a"]);
     story.is(job, "running on a");
     let stood_still_at = story.now;

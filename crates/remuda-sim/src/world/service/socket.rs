@@ -39,7 +39,7 @@ impl World<'_> {
                 self.report_outcome(host, key);
             }
             SocketMessage::Done((job, attempt)) if self.is_sabotaged(Sabotage::TrustDoneMessages) => {
-                let outcome = remuda_core::agent::AttemptEnd::Completed { result: self.result.clone() };
+                let outcome = remuda_core::service::AttemptEnd::Completed { result: self.result.clone() };
                 self.step_agent(host, AgentEvent::Ended { job, attempt, outcome });
             }
             SocketMessage::Done((job, attempt)) => {

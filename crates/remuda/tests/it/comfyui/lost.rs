@@ -43,7 +43,7 @@ async fn late_submit_answer_runs_once() {
     // Longer than anybody waits for an answer, which says nothing about whether it was heard.
     control.slow_http(Duration::from_secs(6));
     let job = stage.submit(picture(1).sleep(0.2, 2).saved()).await;
-    until_seen(&stage, &job, "no answer").await;
+    until_seen(&stage, &job, "no_answer").await;
     control.slow_http(Duration::ZERO);
     completed_at_once(&stage.ended(&job).await);
     stage.ran_once(&job).await;
