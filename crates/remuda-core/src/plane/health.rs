@@ -17,7 +17,6 @@ use crate::record::Record;
 use crate::scale::ScalingDirection;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
-use crate::verdict::AttemptVerdict;
 use crate::worker::{Overrun, Worker};
 
 impl Plane {

@@ -158,17 +158,17 @@ fn who_cannot_work_yet_says_what_it_waits_for_and_takes_nothing() {
     let mut agent = agent(2);
     let preparing = |what: &str| AgentEvent::Preparing { what: what.to_owned() };
     let room = |effects: &[AgentEffect]| match effects {
-        [AgentEffect::Join(join)] => (Some(join.slots), String::new(), None),
+        [AgentEffect::Join(join)] => (Some(join.slots), None, None),
         [.., AgentEffect::Beat { beat, .. }] => {
             (beat.slots, beat.unavailable_reason.clone(), beat.check.as_ref().map(|it| it.passed))
         }
         other => panic!("{other:?}"),
     };
     assert_eq!(told(&agent.step(at(0), AgentEvent::Tick)), [""; 0], "it has nothing to say yet");
-    assert_eq!(room(&agent.step(at(0), preparing("looks at its disk"))), (Some(0), String::new(), None));
-    assert_eq!(room(&agent.step(at(1), joined())), (Some(0), "looks at its disk".to_owned(), None));
+    assert_eq!(room(&agent.step(at(0), preparing("looks at its disk"))), (Some(0), None, None));
+    assert_eq!(room(&agent.step(at(1), joined())), (Some(0), Some("looks at its disk".to_owned()), None));
     let loads = agent.step(at(2), preparing("loads a model"));
-    assert_eq!(room(&loads), (Some(0), "loads a model".to_owned(), None));
+    assert_eq!(room(&loads), (Some(0), Some("loads a model".to_owned()), None));
     assert!(agent.step(at(3), preparing("loads a model")).is_empty(), "no news");
     let uninvited = reply(2, BeatReply { start: vec![start(7, 1)], ..BeatReply::default() });
     assert_eq!(told(&agent.step(at(4), uninvited)), ["beat 3: 0 held, 1 finished, wait 0 s"], "rejected");

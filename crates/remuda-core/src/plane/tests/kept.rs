@@ -112,7 +112,10 @@ impl Kept {
             StateRow::Completed { worker } => format!("completed by {worker}"),
             StateRow::Failed { message, quarantined: true, .. } => format!("quarantined: {message}"),
             StateRow::Failed { message, quarantined: false, .. } => format!("failed: {message}"),
-            StateRow::Expired { .. } => "expired".to_owned(),
+            StateRow::Expired { .. } => {
+                let (_, message) = status.state.failure().expect("it has expired");
+                format!("expired: {message}")
+            }
             StateRow::Cancelled { message } => format!("cancelled: {message}"),
         }
     }

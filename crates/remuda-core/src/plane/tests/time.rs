@@ -146,8 +146,8 @@ fn a_deadline_is_kept_while_it_waits_and_while_it_runs() {
     story.work_to(59, &["a"]);
     story.is(running, "running on a, attempt 1");
     story.work_to(60, &["a"]);
-    story.is(running, "failed: the deadline passed while it ran");
-    story.is(waiting, "failed: the deadline passed while it waited");
+    story.is(running, "expired: the deadline passed while it ran");
+    story.is(waiting, "expired: the deadline passed while it waited");
     story.work_to(65, &["a"]);
     assert!(story.hand("a").held.is_empty(), "it was told to stop");
     assert_eq!(story.news("job:failed"), ["job:failed a", "job:failed"]);
