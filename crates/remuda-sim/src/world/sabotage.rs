@@ -152,8 +152,7 @@ impl World<'_> {
         match answer {
             AgentResponse::Reply(mut reply) if !self.falsely_settled.is_empty() => {
                 for (job, attempt) in std::mem::take(&mut self.falsely_settled) {
-                    let verdict = "recorded".to_owned();
-                    reply.settled.push(remuda_core::wire::SettledAttempt { job, attempt, verdict });
+                    reply.settled.push(remuda_core::wire::SettledAttempt { job, attempt, refused: None });
                 }
                 AgentResponse::Reply(reply)
             }

@@ -9,7 +9,6 @@ use axum::extract::multipart::MultipartRejection;
 use axum::extract::{Multipart, State};
 use axum::http::StatusCode;
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::record::StateRow;
 use remuda_store::blobs::{BlobHash, StoredBlob};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
