@@ -28,6 +28,7 @@ use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 
 pub use self::access::{AccessControl, Caller, Role, Token, TokenRequest};
+pub use self::comfy_v2::run_job_watch;
 pub use self::comfyui::{ComfyuiApi, run_publisher};
 pub use self::context::Context;
 pub use self::error::ApiError;

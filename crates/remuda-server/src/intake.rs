@@ -130,6 +130,10 @@ impl Intake {
         self.blobs.touch_all(find_blob_hashes(workflow.get()), self.plane.clock.now()).await?;
         // Cached before acceptance: the start order may be sent before this call returns.
         self.workflows.insert(id, workflow);
+        if keys.is_empty() {
+            // The event is in the inbox after the first poll: a client that disconnects now takes nothing back.
+            return commit(&self.plane, submission).await;
+        }
         self.secrets.insert(id, keys);
         // Runs to the end even if the client disconnects: only the answer tells whether the keys are still needed.
         let (plane, secrets) = (self.plane.clone(), self.secrets.clone());
@@ -168,24 +172,23 @@ impl Intake {
         let mut needs = request.needs;
         needs.models.extend(models);
         needs.classes.extend(classes);
-        let mut fingerprint = json!([
-            body_hash,
-            service,
-            request.priority,
-            needs,
-            request.deadline,
-            request.metadata,
-            request.options,
-            request.attempts_max,
-        ])
-        .to_string();
-        // Without labels the fingerprint stays what it was before labels were part of it, so stored keys still match.
-        if !request.labels.is_empty() {
-            fingerprint.push_str(&json!(request.labels).to_string());
-        }
         // Covers all fields, so that the same key with another request is detected.
-        let fingerprint = Hash::digest(fingerprint.as_bytes());
-        let (key, known) = self.find_known(&request.tenant, request.idempotency_key, fingerprint).await?;
+        let fingerprint = || {
+            let fields = (
+                body_hash,
+                &service,
+                request.priority,
+                &needs,
+                request.deadline,
+                &request.metadata,
+                &request.options,
+                request.attempts_max,
+                &request.labels,
+            );
+            Hash::digest(json!(fields).to_string().as_bytes())
+        };
+        let (key, known) =
+            self.find_known(&request.tenant, request.idempotency_key.as_deref(), fingerprint).await?;
         Ok(JobSubmission {
             id: self.plane.new_job_id(),
             tenant: request.tenant,
@@ -208,16 +211,16 @@ impl Intake {
     async fn find_known(
         &self,
         tenant: &Tenant,
-        key: Option<String>,
-        fingerprint: Hash,
+        key: Option<&str>,
+        fingerprint: impl FnOnce() -> Hash,
     ) -> Result<(Option<IdempotencyKey>, Option<KnownKey>), IntakeError> {
         let Some(key) = key else { return Ok((None, None)) };
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
             return Err(IntakeError::Invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
         }
-        let known = self.store.job_by_key(tenant, &key).await?;
+        let known = self.store.job_by_key(tenant, key).await?;
         let known = known.map(|(job, fingerprint)| KnownKey { job, fingerprint });
-        Ok((Some(IdempotencyKey { key, fingerprint }), known))
+        Ok((Some(IdempotencyKey { key: key.to_owned(), fingerprint: fingerprint() }), known))
     }
 }
 

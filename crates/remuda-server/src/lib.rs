@@ -11,6 +11,7 @@ pub mod audit;
 pub mod effects;
 pub mod event_loop;
 pub mod fleets;
+pub mod follower;
 pub mod http;
 pub mod intake;
 pub mod job_secrets;

@@ -197,6 +197,11 @@ impl Parts<'_> {
             http::run_publisher(published.clone(), ticker)
         });
 
+        let watched = context.clone();
+        tasks.spawn("job_watch", "wakes the event streams of Comfy API v2", move |ticker| {
+            http::run_job_watch(watched.clone(), ticker)
+        });
+
         let tls = context.access.tls.clone();
         if let Some(tls) = tls.clone() {
             let until = stopping.clone();

@@ -242,6 +242,17 @@ pub(super) async fn bodies_are_returned_unchanged(fixture: &impl StoreFixture) {
     let text = |body: Option<Arc<serde_json::value::RawValue>>| body.map(|body| body.get().to_owned());
     assert_eq!(text(store.workflow(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
     assert_eq!(text(store.workflow(sample::id(2)).await.unwrap()), Some(large));
+
+    commit(&store, term, vec![accept(3, "{}"), accept(4, "[]")]).await;
+    let ids = async |from, limit, bytes_max| {
+        let page = store.workflows_from(sample::id(from), limit, bytes_max).await.unwrap();
+        page.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
+    };
+    assert_eq!(ids(1, 10, 10_000_000).await, [1, 2, 3, 4].map(sample::id));
+    assert_eq!(ids(2, 2, 10_000_000).await, [2, 3].map(sample::id), "limited by number");
+    assert_eq!(ids(1, 10, 1_000_000).await, [1].map(sample::id), "limited by bytes");
+    assert_eq!(ids(2, 10, 1).await, [2].map(sample::id), "the first comes even if it is too large");
+    assert_eq!(ids(5, 10, 1).await, []);
     assert_eq!(text(store.result(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
     assert_eq!(text(store.result(sample::id(2)).await.unwrap()), None);
 }

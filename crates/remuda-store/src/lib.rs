@@ -158,6 +158,20 @@ impl Store {
         }
     }
 
+    /// The workflows of this job and of those accepted after it, in the order of their ids; at least one if there is one, then
+    /// as many as both limits allow.
+    pub async fn workflows_from(
+        &self,
+        job: JobId,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<(JobId, Arc<RawValue>)>, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.workflows_from(job, limit, bytes_max)),
+            Store::Sqlite(store) => store.workflows_from(job, limit, bytes_max).await,
+        }
+    }
+
     pub async fn result(&self, job: JobId) -> Result<Option<Arc<RawValue>>, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.result(job)),

@@ -99,6 +99,23 @@ impl MemoryStore {
         self.tables().jobs.get(&job).map(|job| job.workflow.clone())
     }
 
+    pub(super) fn workflows_from(
+        &self,
+        job: JobId,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Vec<(JobId, Arc<RawValue>)> {
+        let mut bytes = 0;
+        let tables = self.tables();
+        let following = tables.jobs.range(job..).map(|(id, job)| (*id, job.workflow.clone()));
+        let fitting = following.take_while(|(_, workflow)| {
+            let is_first = bytes == 0;
+            bytes += workflow.get().len();
+            is_first || bytes <= bytes_max
+        });
+        fitting.take(limit).collect()
+    }
+
     pub(super) fn result(&self, job: JobId) -> Option<Arc<RawValue>> {
         self.tables().jobs.get(&job).and_then(|job| job.result.clone())
     }

@@ -40,8 +40,9 @@ pub use self::shutdown::ShutdownError;
 pub use self::workflow_source::WorkflowSource;
 
 use self::builder::TempFolder;
-use self::events::Follower;
+use self::events::PoolFollower;
 use self::job_watch::JobWatch;
+use remuda_server::follower::Follower;
 use remuda_server::http::Context;
 use remuda_server::intake::IntakeError;
 use remuda_server::plane_handle::PlaneError;
@@ -210,8 +211,8 @@ impl WorkflowPool {
         })
     }
 
-    fn follow(&self, filter: EventFilter) -> Follower {
-        Follower::new(&self.inner, filter)
+    fn follow(&self, filter: EventFilter) -> PoolFollower {
+        PoolFollower::new(&self.inner, filter)
     }
 
     pub async fn stats(&self) -> Result<WorkflowPoolStats, WorkflowPoolError> {
@@ -280,6 +281,12 @@ impl Inner {
     /// For calls that only read; None once the pool has stopped.
     fn context(&self) -> Option<Arc<Context>> {
         self.state().context.clone()
+    }
+
+    /// Follows what comes after the last event that was applied to the handles; None once the pool has stopped.
+    fn follow(&self) -> Option<Follower> {
+        let context = self.context()?;
+        Some(Follower::new(context.store.clone(), &context.events, Some(self.watch.last_sequence())))
     }
 
     /// For calls that add work; refused once the pool is shutting down.

@@ -35,26 +35,24 @@ mod validate;
 
 use axum::Router;
 use axum::routing::any;
-use tokio::sync::broadcast;
 
 pub(super) use self::error_format::format_errors;
 use self::job_watch::JobWatchers;
 use self::upload_keys::KeyClaims;
 use super::routes::{Route, route};
 use super::{Context, error};
-use crate::live::LiveEvent;
+use crate::tasks::Ticker;
 
 /// State shared by the handlers of this API.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ComfyV2State {
     claims: KeyClaims,
     watchers: JobWatchers,
 }
 
-impl ComfyV2State {
-    pub(super) fn new(news: &broadcast::Sender<LiveEvent>) -> ComfyV2State {
-        ComfyV2State { claims: KeyClaims::default(), watchers: JobWatchers::new(news.clone()) }
-    }
+/// Wakes the event streams of this API; runs until the program stops.
+pub async fn run_job_watch(context: Context, ticker: Ticker) {
+    context.comfy_v2.watchers.run(&context, &ticker).await;
 }
 
 pub(super) const ROUTES: &[Route] = &[

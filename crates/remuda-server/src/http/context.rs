@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::id::Sequence;
 use remuda_core::workflow::WorkflowLimits;
 use remuda_store::Store;
 use remuda_store::blobs::BlobStore;
@@ -11,6 +12,7 @@ use tokio::sync::{Semaphore, broadcast};
 
 use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2};
 use crate::effects::LiveState;
+use crate::follower::Follower;
 use crate::intake::Intake;
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
@@ -85,6 +87,11 @@ impl Context {
         }
     }
 
+    /// Follows the plane's events after `position`, or from now on, until the program is told to stop.
+    pub fn follow(&self, position: Option<Sequence>) -> Follower {
+        Follower::new(self.store.clone(), &self.events, position).until(self.stopping.clone())
+    }
+
     #[expect(clippy::too_many_arguments, reason = "each is a part of the server, made once in `serve`")]
     pub fn new(
         plane: PlaneHandle,
@@ -105,7 +112,6 @@ impl Context {
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
         let LiveState { workflows, previews, attempts, secrets, events, .. } = live;
-        let comfy_v2 = comfy_v2::ComfyV2State::new(&events);
         Context(Arc::new(SharedContext {
             plane,
             store,
@@ -126,7 +132,7 @@ impl Context {
             blob_upload_idle_timeout: settings.blob_upload_idle_timeout,
             access,
             retention: settings.retention,
-            comfy_v2,
+            comfy_v2: comfy_v2::ComfyV2State::default(),
             comfyui: ComfyuiApi::default(),
             models: LocalModels::default(),
             request_timeout,

@@ -13,14 +13,12 @@ use futures_util::Stream;
 use remuda_core::id::Sequence;
 use remuda_core::record::StoredEvent;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
+use tokio::sync::OwnedSemaphorePermit;
 
 use self::filter::{EventFields, EventFilter};
 use super::{ApiError, Caller, Context, preview};
+use crate::follower::{Followed, Follower};
 use crate::live::{LiveEvent, PreviewUpdate};
-use crate::shutdown::stopped;
-
-const PAGE: usize = 512;
 
 pub(super) async fn stream(
     State(context): State<Context>,
@@ -47,20 +45,8 @@ pub(super) async fn stream(
             }
             None => filter.after,
         };
-    // Subscribed before the store is read: events in between are in both, and their number removes the duplicates.
-    let events = context.events.subscribe();
-    let seen = resumed.map(Sequence);
-    let follower = EventFollower {
-        stopping: context.stopping.clone(),
-        context,
-        filter,
-        events,
-        seen,
-        backlog: Vec::new(),
-        catching_up: seen.is_some(),
-        owes_caught_up: false,
-        _permit: permit,
-    };
+    let events = context.follow(resumed.map(Sequence));
+    let follower = EventStream { events, filter, _permit: permit };
     let stream = futures_util::stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
         Some((Ok(event), follower))
@@ -68,52 +54,19 @@ pub(super) async fn stream(
     Ok(Sse::new(stream).keep_alive(KeepAlive::default()))
 }
 
-struct EventFollower {
-    context: Context,
+struct EventStream {
+    events: Follower,
     filter: EventFilter,
-    events: broadcast::Receiver<LiveEvent>,
-    seen: Option<Sequence>,
-    /// Read from the store and not yet sent, newest first.
-    backlog: Vec<StoredEvent>,
-    catching_up: bool,
-    /// All stored events were sent, and the mark `caught_up` is not sent yet.
-    owes_caught_up: bool,
-    stopping: watch::Receiver<bool>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl EventFollower {
+impl EventStream {
+    /// The next event that passes the filter.
     async fn next(&mut self) -> Option<Event> {
         loop {
-            if let Some(happened) = self.backlog.pop() {
-                if let Some(event) = self.show(&happened) {
-                    return Some(event);
-                }
-                continue;
-            }
-            if self.catching_up {
-                let after = self.seen.unwrap_or_default();
-                self.backlog = self.context.store.events(after, PAGE).await.ok()?;
-                self.catching_up = self.backlog.len() == PAGE;
-                self.owes_caught_up = !self.catching_up;
-                self.backlog.reverse();
-                continue;
-            }
-            if std::mem::take(&mut self.owes_caught_up) {
-                let data = json!({ "seq": self.seen });
-                return Some(Event::default().event("caught_up").data(data.to_string()));
-            }
-            let event = tokio::select! {
-                event = self.events.recv() => event,
-                () = stopped(&mut self.stopping) => return None,
-            };
-            match event {
-                Ok(LiveEvent::Stored(happened)) => {
-                    if let Some(event) = self.show(&happened) {
-                        return Some(event);
-                    }
-                }
-                Ok(LiveEvent::Progress { job, tenant, metadata, worker, progress, phase }) => {
+            let event = match self.events.next().await? {
+                Followed::Event(LiveEvent::Stored(stored)) => self.show(&stored),
+                Followed::Event(LiveEvent::Progress { job, tenant, metadata, worker, progress, phase }) => {
                     let of = EventFields {
                         name: "job:progress",
                         job: Some(job),
@@ -121,12 +74,9 @@ impl EventFollower {
                         worker: Some(&worker),
                         metadata: &metadata,
                     };
-                    let data = json!({ "progress": progress, "phase": phase });
-                    if let Some(event) = self.show_live(&of, data) {
-                        return Some(event);
-                    }
+                    self.show_live(&of, json!({ "progress": progress, "phase": phase }))
                 }
-                Ok(LiveEvent::Preview(it)) => {
+                Followed::Event(LiveEvent::Preview(it)) => {
                     let of = EventFields {
                         name: "job:preview",
                         job: Some(it.job),
@@ -134,34 +84,33 @@ impl EventFollower {
                         worker: Some(&it.worker),
                         metadata: &it.metadata,
                     };
-                    if let Some(event) = self.show_live(&of, preview_json(&it)) {
-                        return Some(event);
-                    }
+                    self.show_live(&of, preview_json(&it))
                 }
-                Ok(LiveEvent::Update(_)) => {}
-                Err(broadcast::error::RecvError::Lagged(missed)) => {
-                    self.catching_up = self.seen.is_some();
-                    return Some(Event::default().event("gap").data(json!({ "missed": missed }).to_string()));
+                Followed::Event(LiveEvent::Update(_)) => None,
+                Followed::Gap { missed, .. } => {
+                    Some(Event::default().event("gap").data(json!({ "missed": missed }).to_string()))
                 }
-                Err(broadcast::error::RecvError::Closed) => return None,
+                Followed::CaughtUp => {
+                    let data = json!({ "seq": self.events.position() });
+                    Some(Event::default().event("caught_up").data(data.to_string()))
+                }
+            };
+            if event.is_some() {
+                return event;
             }
         }
     }
 
-    fn show(&mut self, happened: &StoredEvent) -> Option<Event> {
-        if self.seen.is_some_and(|seen| happened.seq <= seen) {
-            return None;
-        }
-        self.seen = Some(happened.seq);
+    fn show(&self, stored: &StoredEvent) -> Option<Event> {
         let is_match = self.filter.matches(&EventFields {
-            name: &happened.name,
-            job: happened.job,
-            tenant: happened.tenant.as_ref(),
-            worker: happened.worker.as_ref(),
-            metadata: &happened.metadata,
+            name: &stored.name,
+            job: stored.job,
+            tenant: stored.tenant.as_ref(),
+            worker: stored.worker.as_ref(),
+            metadata: &stored.metadata,
         });
-        let event = || Event::default().id(happened.seq.to_string()).event(&happened.name);
-        is_match.then(|| event().data(event_json(happened).to_string()))
+        let event = || Event::default().id(stored.seq.to_string()).event(&stored.name);
+        is_match.then(|| event().data(event_json(stored).to_string()))
     }
 
     /// Live events are not stored and have no number.
@@ -178,16 +127,16 @@ impl EventFollower {
     }
 }
 
-fn preview_json(shown: &PreviewUpdate) -> Value {
+fn preview_json(preview: &PreviewUpdate) -> Value {
     json!({
-        "attempt": shown.attempt, "media": shown.media.as_str(), "url": preview::url(shown.job),
-        "size_bytes": shown.size_bytes,
+        "attempt": preview.attempt, "media": preview.media.as_str(), "url": preview::url(preview.job),
+        "size_bytes": preview.size_bytes,
     })
 }
 
 /// An event in answers: with readable times.
-pub fn event_json(happened: &StoredEvent) -> Value {
-    let mut value = serde_json::to_value(happened).unwrap_or_default();
-    value["at"] = happened.at.to_string().into();
+pub fn event_json(stored: &StoredEvent) -> Value {
+    let mut value = serde_json::to_value(stored).unwrap_or_default();
+    value["at"] = stored.at.to_string().into();
     value
 }

@@ -168,11 +168,8 @@ impl Drop for HeldBeat {
 /// left out and comes again with the next beat.
 async fn fill_in(context: &Context, reply: &mut BeatReply) {
     for start in &mut reply.start {
-        start.workflow = match context.workflows.find(start.job) {
-            Some(body) => Some(body),
-            None => context.store.workflow(start.job).await.ok().flatten(),
-        };
-        start.workflow = start.workflow.take().map(|workflow| context.secrets.put_into(start.job, workflow));
+        let workflow = context.workflows.read(&context.store, start.job).await.ok().flatten();
+        start.workflow = workflow.map(|workflow| context.secrets.put_into(start.job, workflow));
     }
     reply.start.retain(|start| start.workflow.is_some());
 }

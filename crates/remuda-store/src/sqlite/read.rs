@@ -112,6 +112,30 @@ impl SqliteStore {
         self.body("SELECT body FROM workflows WHERE job = ?1", job).await
     }
 
+    pub(crate) async fn workflows_from(
+        &self,
+        job: JobId,
+        limit: usize,
+        bytes_max: usize,
+    ) -> Result<Vec<(JobId, Arc<RawValue>)>, StoreError> {
+        self.read(move |conn| {
+            let sql = "SELECT job, body FROM workflows WHERE job >= ?1 ORDER BY job LIMIT ?2";
+            let mut select = conn.prepare_cached(sql)?;
+            let mut rows = select.query(params![key(job), bound(limit)])?;
+            let (mut page, mut bytes) = (Vec::new(), 0);
+            while let Some(row) = rows.next()? {
+                let workflow = raw(row, 1)?;
+                bytes += workflow.get().len();
+                if bytes > bytes_max && !page.is_empty() {
+                    break;
+                }
+                page.push((JobId::from_u128(u128::from_be_bytes(row.get(0)?)), workflow));
+            }
+            Ok(page)
+        })
+        .await
+    }
+
     pub(crate) async fn result(&self, job: JobId) -> Result<Option<Arc<RawValue>>, StoreError> {
         self.body("SELECT body FROM results WHERE job = ?1", job).await
     }

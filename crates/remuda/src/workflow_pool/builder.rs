@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use super::{EventFilter, Follower, Inner, JobWatch, Running, State, WorkflowPool};
+use super::{Inner, JobWatch, Running, State, WorkflowPool};
 use remuda_config::{ResolvedConfig, StoreUrl};
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::{Secret, random_hex};
@@ -289,9 +289,9 @@ impl WorkflowPool {
             servers: urls,
             runtime: tokio::runtime::Handle::current(),
         });
-        let follower = Follower::new(&inner, EventFilter::new());
-        if let Some(running) = &mut inner.state().running {
-            running.listeners.spawn(JobWatch::run(inner.clone(), follower, stopping));
+        let follower = inner.follow();
+        if let (Some(running), Some(follower)) = (&mut inner.state().running, follower) {
+            running.listeners.spawn(JobWatch::run(inner.clone(), follower.until(stopping)));
         }
         WorkflowPool { inner }
     }

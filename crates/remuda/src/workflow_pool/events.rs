@@ -1,20 +1,16 @@
 //! Events of a pool, with the names that every API of Remuda uses. No stored event is skipped: a slow follower reads what
 //! it missed from the store.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use remuda_core::id::{JobId, Sequence, WorkerId};
+use remuda_core::id::{JobId, WorkerId};
 use remuda_core::record::StoredEvent;
 use remuda_core::time::Timestamp;
 use serde_json::{Map, Value, json};
-use tokio::sync::broadcast;
 
 use super::Inner;
+use remuda_server::follower::{Followed, Follower};
 use remuda_server::live::{LiveEvent, LiveUpdate, PreviewUpdate};
-
-/// Events read from the store at a time.
-const PAGE: usize = 500;
 
 /// An event of the pool.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,75 +74,36 @@ impl EventFilter {
     }
 }
 
-/// An event of the plane that concerns a pool.
+/// The plane's events that pass a filter, in order.
 #[derive(Debug)]
-pub(super) enum FollowedEvent {
-    Stored(Arc<StoredEvent>),
-    Update(Arc<LiveUpdate>),
-    Preview(Arc<PreviewUpdate>),
-}
-
-/// Reads the plane's events in order. A follower that is too slow for the channel catches up from the store.
-#[derive(Debug)]
-pub(super) struct Follower {
-    inner: Arc<Inner>,
+pub(super) struct PoolFollower {
     /// None once the pool has stopped.
-    channel: Option<broadcast::Receiver<LiveEvent>>,
-    last_sequence: Sequence,
-    backlog: VecDeque<StoredEvent>,
-    has_lagged: bool,
+    events: Option<Follower>,
     filter: EventFilter,
 }
 
-impl Follower {
-    pub(super) fn new(inner: &Arc<Inner>, filter: EventFilter) -> Follower {
-        // Subscribe before reading the sequence: an event in between is received and recognised as known.
-        let channel = inner.context().map(|context| context.events.subscribe());
-        let (inner, last_sequence) = (inner.clone(), inner.watch.last_sequence());
-        Follower { inner, channel, last_sequence, backlog: VecDeque::new(), has_lagged: false, filter }
+impl PoolFollower {
+    pub(super) fn new(inner: &Arc<Inner>, filter: EventFilter) -> PoolFollower {
+        PoolFollower { events: inner.follow(), filter }
     }
 
     /// The next event that passes the filter; None once the pool has stopped.
     pub(super) async fn next(&mut self) -> Option<PoolEvent> {
         loop {
-            let event = match self.next_event().await? {
-                FollowedEvent::Stored(stored) => stored_event(&stored),
-                FollowedEvent::Preview(update) => preview_event(&update),
-                FollowedEvent::Update(update) => match progress_event(&update) {
+            let event = match self.events.as_mut()?.next().await? {
+                Followed::Event(LiveEvent::Stored(stored)) => stored_event(&stored),
+                Followed::Event(LiveEvent::Preview(update)) => preview_event(&update),
+                Followed::Event(LiveEvent::Update(update)) => match progress_event(&update) {
                     Some(event) => event,
                     None => continue,
                 },
+                // Progress also comes with the live update, which has more detail.
+                Followed::Event(LiveEvent::Progress { .. }) | Followed::Gap { .. } | Followed::CaughtUp => {
+                    continue;
+                }
             };
             if self.filter.matches(&event) {
                 return Some(event);
-            }
-        }
-    }
-
-    /// The next event of any kind; None once the pool has stopped.
-    pub(super) async fn next_event(&mut self) -> Option<FollowedEvent> {
-        loop {
-            if let Some(stored) = self.backlog.pop_front() {
-                self.last_sequence = stored.seq;
-                return Some(FollowedEvent::Stored(stored.into()));
-            }
-            if self.has_lagged {
-                let context = self.inner.context()?;
-                self.backlog = context.store.events(self.last_sequence, PAGE).await.ok()?.into();
-                self.has_lagged = self.backlog.len() == PAGE;
-                continue;
-            }
-            match self.channel.as_mut()?.recv().await {
-                Ok(LiveEvent::Stored(stored)) if stored.seq > self.last_sequence => {
-                    self.last_sequence = stored.seq;
-                    return Some(FollowedEvent::Stored(stored));
-                }
-                // Progress also comes with the live update, which has more detail.
-                Ok(LiveEvent::Stored(_) | LiveEvent::Progress { .. }) => {}
-                Ok(LiveEvent::Update(update)) => return Some(FollowedEvent::Update(update)),
-                Ok(LiveEvent::Preview(update)) => return Some(FollowedEvent::Preview(update)),
-                Err(broadcast::error::RecvError::Lagged(_)) => self.has_lagged = true,
-                Err(broadcast::error::RecvError::Closed) => return None,
             }
         }
     }

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::id::{JobId, Sequence};
 use remuda_core::wire::live::ProgressSnapshot;
+use remuda_server::follower::{Followed, Follower};
 use remuda_server::http::Context;
+use remuda_server::live::LiveEvent;
 use remuda_server::previews::Preview;
-use remuda_server::shutdown::stopped;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use super::events::FollowedEvent;
 use super::job_handle::read_end;
-use super::{Follower, Inner, JobError, JobOutcome, WorkflowPoolStats};
+use super::{Inner, JobError, JobOutcome, WorkflowPoolStats};
 
 /// What a handle knows about its job.
 #[derive(Clone, Debug, Default)]
@@ -58,22 +58,18 @@ impl JobWatch {
     }
 
     /// Runs until the plane ends. Then every handle still waiting is told that the pool has stopped.
-    pub(super) async fn run(inner: Arc<Inner>, mut follower: Follower, mut stopping: watch::Receiver<bool>) {
-        loop {
-            let event = tokio::select! {
-                event = follower.next_event() => event,
-                () = stopped(&mut stopping) => None,
-            };
-            match event {
-                Some(event) => inner.watch.apply(&inner, event).await,
-                None => return inner.watch.drop_all(),
+    pub(super) async fn run(inner: Arc<Inner>, mut events: Follower) {
+        while let Some(followed) = events.next().await {
+            if let Followed::Event(event) = followed {
+                inner.watch.apply(&inner, event).await;
             }
         }
+        inner.watch.drop_all();
     }
 
-    async fn apply(&self, inner: &Arc<Inner>, event: FollowedEvent) {
+    async fn apply(&self, inner: &Arc<Inner>, event: LiveEvent) {
         match event {
-            FollowedEvent::Stored(stored) => {
+            LiveEvent::Stored(stored) => {
                 self.last_sequence.store(stored.seq.0, Ordering::Release);
                 let Some(job) = stored.job else { return };
                 let count = match &*stored.name {
@@ -89,7 +85,7 @@ impl JobWatch {
                     self.publish_end(inner, &context, job).await;
                 }
             }
-            FollowedEvent::Update(update) => self.update(update.job, |snapshot| {
+            LiveEvent::Update(update) => self.update(update.job, |snapshot| {
                 if let Some(progress) = &update.report.progress {
                     snapshot.progress = Some(progress.clone());
                 }
@@ -97,10 +93,12 @@ impl JobWatch {
                     snapshot.outputs.clone_from(outputs);
                 }
             }),
-            FollowedEvent::Preview(update) => {
+            LiveEvent::Preview(update) => {
                 let preview = inner.context().and_then(|context| context.previews.find(update.job));
                 self.update(update.job, |snapshot| snapshot.preview = preview);
             }
+            // The live update has more detail.
+            LiveEvent::Progress { .. } => {}
         }
     }
 

@@ -1,14 +1,19 @@
 //! Change notifications per job. A subscriber learns only that something changed and reads the state when it is ready:
-//! nothing is queued, so a slow reader costs no memory and delays no one. One task receives all events and wakes the
-//! subscribers of the job concerned; with a thousand subscribers, each is woken for its own job alone.
+//! nothing is queued, so a slow reader costs no memory and delays no one. One supervised task (`run`) follows all events and
+//! wakes the subscribers of the job concerned; with a thousand subscribers, each is woken for its own job alone. Without
+//! subscribers it follows nothing.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::id::{JobId, Sequence};
-use tokio::sync::{broadcast, watch};
+use tokio::sync::{Notify, watch};
 
+use super::super::Context;
+use crate::follower::Followed;
 use crate::live::LiveEvent;
+use crate::shutdown::stopped;
+use crate::tasks::Ticker;
 
 /// Counters of changes of one job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,88 +27,95 @@ pub(super) struct ChangeCounts {
     pub(super) newest: Option<Sequence>,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct JobWatchers {
-    news: broadcast::Sender<LiveEvent>,
-    watched: Arc<Mutex<WatchedJobs>>,
-}
+#[derive(Clone, Debug, Default)]
+pub(super) struct JobWatchers(Arc<WatchedJobs>);
 
 #[derive(Debug, Default)]
 struct WatchedJobs {
-    jobs: BTreeMap<JobId, watch::Sender<ChangeCounts>>,
-    /// The task that receives events is running.
-    is_running: bool,
+    jobs: Mutex<BTreeMap<JobId, watch::Sender<ChangeCounts>>>,
+    /// Wakes the task for the first subscriber.
+    subscribed: Notify,
 }
 
 /// A subscription; dropping it unsubscribes.
 #[derive(Debug)]
 pub(super) struct JobWatch {
     job: JobId,
-    watched: Arc<Mutex<WatchedJobs>>,
+    watched: Arc<WatchedJobs>,
     counts: watch::Receiver<ChangeCounts>,
 }
 
 impl JobWatchers {
-    pub(super) fn new(news: broadcast::Sender<LiveEvent>) -> JobWatchers {
-        JobWatchers { news, watched: Arc::default() }
-    }
-
     /// Subscribes to later changes; the caller reads the current state after this call.
     pub(super) fn subscribe(&self, job: JobId) -> JobWatch {
-        let mut watched = lock(&self.watched);
-        let counts = watched.jobs.entry(job).or_default().subscribe();
-        if !std::mem::replace(&mut watched.is_running, true) {
-            tokio::spawn(run(self.news.subscribe(), self.watched.clone()));
+        let counts = self.0.lock().entry(job).or_default().subscribe();
+        self.0.subscribed.notify_one();
+        JobWatch { job, watched: self.0.clone(), counts }
+    }
+
+    /// Wakes subscribers until the program stops.
+    pub(super) async fn run(&self, context: &Context, ticker: &Ticker) {
+        let mut stopping = context.stopping.clone();
+        loop {
+            ticker.tick();
+            if self.0.lock().is_empty() {
+                tokio::select! {
+                    () = self.0.subscribed.notified() => {}
+                    () = stopped(&mut stopping) => return,
+                }
+            }
+            let mut events = context.follow(None);
+            // What changed before this task followed, or while it was restarted, is unknown.
+            self.0.notify_all();
+            while !self.0.lock().is_empty() {
+                ticker.tick();
+                match events.next().await {
+                    Some(followed) => self.0.notify(&followed),
+                    None => return self.0.lock().clear(),
+                }
+            }
         }
-        JobWatch { job, watched: self.watched.clone(), counts }
     }
 }
 
-fn lock(watched: &Mutex<WatchedJobs>) -> MutexGuard<'_, WatchedJobs> {
-    watched.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Runs until there is no subscriber left.
-async fn run(mut news: broadcast::Receiver<LiveEvent>, watched: Arc<Mutex<WatchedJobs>>) {
-    loop {
-        let received = news.recv().await;
-        let mut watched = lock(&watched);
-        if watched.jobs.is_empty() {
-            watched.is_running = false;
-            return;
-        }
-        let notify = |job: &JobId, change: &dyn Fn(&mut ChangeCounts)| {
-            if let Some(counts) = watched.jobs.get(job) {
-                counts.send_modify(|counts| change(counts));
-            }
-        };
-        match received {
-            Ok(LiveEvent::Stored(event)) => {
-                if let Some(job) = &event.job {
-                    notify(job, &|counts| {
+impl WatchedJobs {
+    fn notify(&self, followed: &Followed) {
+        match followed {
+            Followed::Event(LiveEvent::Stored(event)) => {
+                if let Some(job) = event.job {
+                    self.change(job, |counts| {
                         (counts.events, counts.newest) = (counts.events + 1, Some(event.seq));
                     });
                 }
             }
-            Ok(LiveEvent::Update(update)) => notify(&update.job, &|counts| counts.live += 1),
+            Followed::Event(LiveEvent::Update(update)) => self.change(update.job, |counts| counts.live += 1),
+            Followed::Event(LiveEvent::Preview(preview)) => {
+                self.change(preview.job, |counts| counts.previews += 1);
+            }
             // Live reports carry more detail than the progress of a beat.
-            Ok(LiveEvent::Progress { .. }) => {}
-            Ok(LiveEvent::Preview(shown)) => notify(&shown.job, &|counts| counts.previews += 1),
-            // Events were missed: every subscriber reads everything.
-            Err(broadcast::error::RecvError::Lagged(_)) => {
-                for counts in watched.jobs.values() {
-                    counts.send_modify(|counts| {
-                        (counts.events, counts.live, counts.previews) =
-                            (counts.events + 1, counts.live + 1, counts.previews + 1);
-                    });
-                }
-            }
-            Err(broadcast::error::RecvError::Closed) => {
-                watched.jobs.clear();
-                watched.is_running = false;
-                return;
-            }
+            Followed::Event(LiveEvent::Progress { .. }) | Followed::CaughtUp => {}
+            Followed::Gap { .. } => self.notify_all(),
         }
+    }
+
+    fn change(&self, job: JobId, change: impl FnOnce(&mut ChangeCounts)) {
+        if let Some(counts) = self.lock().get(&job) {
+            counts.send_modify(change);
+        }
+    }
+
+    /// Something was missed: every subscriber reads everything.
+    fn notify_all(&self) {
+        for counts in self.lock().values() {
+            counts.send_modify(|counts| {
+                (counts.events, counts.live, counts.previews) =
+                    (counts.events + 1, counts.live + 1, counts.previews + 1);
+            });
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, watch::Sender<ChangeCounts>>> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -120,10 +132,10 @@ impl JobWatch {
 
 impl Drop for JobWatch {
     fn drop(&mut self) {
-        let mut watched = lock(&self.watched);
+        let mut jobs = self.watched.lock();
         // This subscription is still counted here.
-        if watched.jobs.get(&self.job).is_some_and(|counts| counts.receiver_count() <= 1) {
-            watched.jobs.remove(&self.job);
+        if jobs.get(&self.job).is_some_and(|counts| counts.receiver_count() <= 1) {
+            jobs.remove(&self.job);
         }
     }
 }

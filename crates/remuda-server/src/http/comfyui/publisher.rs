@@ -16,7 +16,6 @@ use remuda_store::blobs::read_chunks;
 use remuda_store::{JobFilter, StoreError};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
-use tokio::sync::broadcast::error::RecvError;
 use tracing::warn;
 
 use super::super::Context;
@@ -25,9 +24,8 @@ use super::connection::SocketImage;
 use super::history_entry::{EndedPrompt, final_error_id, parse_outputs, stored_outputs};
 use super::prompt::{self, Prompt, PromptWorkflow};
 use super::run_translator::{ClientMessage, RunTranslator};
-use crate::live::LiveUpdate;
-use crate::live::{LiveEvent, PreviewUpdate};
-use crate::shutdown::stopped;
+use crate::follower::Followed;
+use crate::live::{LiveEvent, LiveUpdate, PreviewUpdate};
 use crate::tasks::Ticker;
 
 /// Size limit of a stored error message: a traceback fits, the tensors it mentions do not.
@@ -39,32 +37,27 @@ const REPLAY_MAX: usize = 500;
 
 /// Runs until the program stops.
 pub async fn run_publisher(context: Context, ticker: Ticker) {
-    let mut news = context.events.subscribe();
-    let mut stopping = context.stopping.clone();
+    let mut events = context.follow(None);
     let publisher = Publisher { context };
     if let Err(error) = publisher.replay_recent_ends().await {
         warn!(%error, "could not replay job completions from before the restart");
     }
-    loop {
-        ticker.tick();
-        let received = tokio::select! {
-            received = news.recv() => received,
-            () = stopped(&mut stopping) => return,
-        };
-        let published = match received {
-            Ok(LiveEvent::Stored(event)) => publisher.on_event(&event).await,
-            Ok(LiveEvent::Update(update)) => {
+    ticker.tick();
+    while let Some(followed) = events.next().await {
+        let published = match followed {
+            Followed::Event(LiveEvent::Stored(event)) => publisher.on_event(&event).await,
+            Followed::Event(LiveEvent::Update(update)) => {
                 publisher.on_live_report(&update).await;
                 Ok(())
             }
-            Ok(LiveEvent::Preview(shown)) => publisher.on_preview(&shown).await,
-            Ok(LiveEvent::Progress { .. }) => Ok(()),
-            Err(RecvError::Lagged(_)) => publisher.catch_up().await,
-            Err(RecvError::Closed) => return,
+            Followed::Event(LiveEvent::Preview(preview)) => publisher.on_preview(&preview).await,
+            Followed::Gap { is_replayed: false, .. } => publisher.catch_up().await,
+            Followed::Event(LiveEvent::Progress { .. }) | Followed::Gap { .. } | Followed::CaughtUp => Ok(()),
         };
         if let Err(error) = published {
             warn!(%error, "failed to publish an event to ComfyUI clients");
         }
+        ticker.tick();
     }
 }
 
@@ -309,7 +302,7 @@ impl Publisher {
         }
     }
 
-    /// Events were missed: publish the prompts that ended meanwhile.
+    /// Events were missed and do not come again: publish the prompts that ended meanwhile.
     async fn catch_up(&self) -> Result<(), StoreError> {
         if let Err(error) = self.context.comfyui.clients.recount(&self.context).await {
             warn!(%error, "open jobs of ComfyUI clients could not be counted");

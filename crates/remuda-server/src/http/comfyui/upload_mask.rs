@@ -19,6 +19,7 @@ use super::history_entry::stored_outputs;
 use super::prompt::{INTERNAL_LABEL, SERVICE};
 use super::uploads::{UploadForm, find};
 use super::{submit, view};
+use crate::follower::Followed;
 use crate::intake::SubmitFields;
 use crate::live::LiveEvent;
 
@@ -81,15 +82,15 @@ async fn apply_mask(
     request.priority = submit::FRONT_PRIORITY;
     request.deadline = Some(MASK_TIMEOUT);
     request.labels.insert(INTERNAL_LABEL.to_owned(), "mask".to_owned());
-    let mut news = context.events.subscribe();
+    let mut events = context.follow(None);
     let job = context.intake().submit(request).await?.job;
     let ended = async {
-        loop {
-            match news.recv().await {
-                Ok(LiveEvent::Stored(it)) if it.job == Some(job) && is_end(&it.name) => return,
-                Ok(_) => {}
+        while let Some(followed) = events.next().await {
+            match followed {
+                Followed::Event(LiveEvent::Stored(it)) if it.job == Some(job) && is_end(&it.name) => return,
                 // The end may be among the missed events; the store knows.
-                Err(_) => return,
+                Followed::Gap { is_replayed: false, .. } => return,
+                Followed::Event(_) | Followed::Gap { .. } | Followed::CaughtUp => {}
             }
         }
     };

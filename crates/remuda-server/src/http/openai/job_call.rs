@@ -17,11 +17,11 @@ use remuda_core::workflow;
 use remuda_models::{AnswerUpdate, ModelAnswer, ModelError, ModelRequest};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
-use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::debug;
 
 use super::super::{ApiError, Caller, Context};
 use super::routing::{model_error, pool_error};
+use crate::follower::{Followed, Follower};
 use crate::intake::{self, Submitted};
 use crate::live::LiveEvent;
 use crate::plane_handle::PlaneHandle;
@@ -32,7 +32,7 @@ pub(super) struct JobCall {
     context: Context,
     model: String,
     guard: CancelOnDrop,
-    news: broadcast::Receiver<LiveEvent>,
+    events: Follower,
     ready: VecDeque<AnswerUpdate>,
     text_offset: TextOffset,
     is_over: bool,
@@ -84,7 +84,8 @@ impl JobCall {
         // Input texts must not be mistaken for model file names.
         examined.models = [model.to_owned()].into();
         // Subscribe before submitting, so that no event is missed.
-        let news = context.events.subscribe();
+        // A call in flight may end while the plane stops, so it does not end with it.
+        let events = Follower::new(context.store.clone(), &context.events, None);
         let request = intake::SubmitFields {
             service: Some(model.parse()?),
             deadline: Some(timeout),
@@ -98,7 +99,7 @@ impl JobCall {
             context,
             model,
             guard,
-            news,
+            events,
             ready: VecDeque::new(),
             text_offset: TextOffset::default(),
             is_over: false,
@@ -127,8 +128,8 @@ impl JobCall {
 
     async fn next_event(&mut self) -> Result<(), ApiError> {
         let job = self.guard.job;
-        match self.news.recv().await {
-            Ok(LiveEvent::Update(update)) if update.job == job => {
+        match self.events.next().await {
+            Some(Followed::Event(LiveEvent::Update(update))) if update.job == job => {
                 for (at, text) in update.report.messages.iter().filter_map(|it| read_streamed_text(it)) {
                     let new = self.text_offset.unseen(at, &text);
                     self.ready.extend(new.map(|new| AnswerUpdate::Text(new.to_owned())));
@@ -136,17 +137,17 @@ impl JobCall {
                 let progress = update.report.progress.as_ref().map(|progress| progress.value as f32);
                 self.ready.extend(progress.map(AnswerUpdate::Progress));
             }
-            Ok(LiveEvent::Stored(happened)) if happened.job == Some(job) => {
+            Some(Followed::Event(LiveEvent::Stored(stored))) if stored.job == Some(job) => {
                 let end = ["job:completed", "job:failed", "job:cancelled"];
-                self.is_over = end.contains(&&*happened.name);
+                self.is_over = end.contains(&&*stored.name);
             }
-            Ok(_) => {}
             // The end may be among the missed events.
-            Err(RecvError::Lagged(_)) => {
+            Some(Followed::Gap { is_replayed: false, .. }) => {
                 let stored = self.context.store.job(job).await?;
-                self.is_over = stored.is_none_or(|(_, life)| !life.state.is_open());
+                self.is_over = stored.is_none_or(|(_, status)| !status.state.is_open());
             }
-            Err(RecvError::Closed) => return Err(pool_error(ModelError::Closing)),
+            Some(Followed::Event(_) | Followed::Gap { .. } | Followed::CaughtUp) => {}
+            None => return Err(pool_error(ModelError::Closing)),
         }
         Ok(())
     }
