@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use futures_util::{Stream, StreamExt as _};
 use remuda_comfyui::{ComfyuiClient, ComfyuiSocket, ComfyuiTarget, PreparedPrompt, PromptTag};
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::{ProbeResult, ProbeTrigger, SubmitOutcome};
 use remuda_fakes::comfyui::{Fake, Fault, Faults, Options as FakeOptions};
@@ -170,7 +171,7 @@ async fn throughput(rows: &mut Figures, options: &ComfyuiBenchOptions, data: &Pa
             submitted += 1;
         }
         let (id, state) = next_end(&mut ends).await?;
-        ensure!(state == "job:completed", "job {id}: {state}");
+        ensure!(state == EventKind::JobCompleted, "job {id}: {state}");
         twice += usize::from(ended.insert(id, ()).is_some());
     }
     let seconds = started.elapsed().as_secs_f64();
@@ -240,7 +241,7 @@ async fn submit(line: &mut HttpConnection, workflow: &Value) -> anyhow::Result<S
 }
 
 /// Ends of jobs as they happen.
-async fn ends(plane: &PlaneProcess) -> anyhow::Result<impl Stream<Item = (String, String)> + use<>> {
+async fn ends(plane: &PlaneProcess) -> anyhow::Result<impl Stream<Item = (String, EventKind)> + use<>> {
     let url = format!("http://{}/remuda/v1/events?name=job", plane.address);
     // With what was before: the mark after it says that nothing is missed from then on.
     let asked = dial::client_builder().build()?.get(url).header("last-event-id", "0").send();
@@ -254,10 +255,10 @@ async fn ends(plane: &PlaneProcess) -> anyhow::Result<impl Stream<Item = (String
                 if event.name == "caught_up" {
                     is_there.take().map(|is_there| is_there.send(()));
                 }
-                if matches!(event.name.as_str(), "job:completed" | "job:failed" | "job:cancelled") {
+                if let Some(kind) = event.name.parse().ok().filter(|kind: &EventKind| kind.is_job_end()) {
                     let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
                     let id = data["job"].as_str().unwrap_or_default().to_owned();
-                    if sender.send((id, event.name)).await.is_err() {
+                    if sender.send((id, kind)).await.is_err() {
                         return;
                     }
                 }
@@ -271,18 +272,21 @@ async fn ends(plane: &PlaneProcess) -> anyhow::Result<impl Stream<Item = (String
 }
 
 async fn next_end(
-    ends: &mut (impl Stream<Item = (String, String)> + Unpin),
-) -> anyhow::Result<(String, String)> {
+    ends: &mut (impl Stream<Item = (String, EventKind)> + Unpin),
+) -> anyhow::Result<(String, EventKind)> {
     let end = tokio::time::timeout(WAIT_MAX, ends.next()).await;
     end.with_context(|| format!("no job ended within {WAIT_MAX:?}"))?
         .context("the plane sends no more events")
 }
 
-async fn wait_for(ends: &mut (impl Stream<Item = (String, String)> + Unpin), id: &str) -> anyhow::Result<()> {
+async fn wait_for(
+    ends: &mut (impl Stream<Item = (String, EventKind)> + Unpin),
+    id: &str,
+) -> anyhow::Result<()> {
     loop {
         let (ended, state) = next_end(ends).await?;
         if ended == id {
-            ensure!(state == "job:completed", "job {id}: {state}");
+            ensure!(state == EventKind::JobCompleted, "job {id}: {state}");
             return Ok(());
         }
     }

@@ -12,6 +12,7 @@ pub mod cause;
 pub mod cost;
 pub mod cycle;
 pub mod document;
+pub mod event_kind;
 pub mod fleet;
 pub mod id;
 pub mod job;

@@ -16,14 +16,12 @@
 //! | `fleets`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
 //! | `cost` | read-only cost figures of fleets |
 //! | `documents` | documents that the plane stores without reading them |
-//! | `events` | the event stream for subscribers |
+//! | `domain_event`, `outbox` | the event stream for subscribers; records and effects of a step |
 //! | `why` | read-only explanation of a job's state |
 //! | `check` | consistency check of all indexes, for the simulator |
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-use serde_json::Map;
 
 use crate::affinity::Affinities;
 use crate::alarm::{Alarm, Alarms};
@@ -33,7 +31,7 @@ use crate::id::{Incarnation, JobId, MachineId, Sequence, Tenant, Term, WorkerId}
 use crate::job::{Job, JobExtras, JobState};
 use crate::quarantine::Quarantine;
 use crate::queue::{JobKinds, Queue, QueueEntry};
-use crate::record::{AcceptedJob, JobStatus, Record, StoredState};
+use crate::record::{AcceptedJob, JobStatus, StoredState};
 use crate::refusal::Refusal;
 use crate::reliability::Reliability;
 use crate::settings::Settings;
@@ -46,14 +44,15 @@ mod beats;
 mod check;
 mod cost;
 mod documents;
+mod domain_event;
 mod ended;
 mod event;
-mod events;
 mod fence;
 mod fleets;
 mod health;
 mod joins;
 mod listing;
+mod outbox;
 mod presence;
 mod reliability;
 mod rentals;
@@ -62,10 +61,11 @@ mod snapshots;
 mod submit;
 mod why;
 
+use domain_event::DomainEvent;
 use ended::Ended;
 pub use event::{JoinProof, PlaneAnswer, PlaneEffect, PlaneEvent, Step};
-use events::{EventSubject, detail, record_event};
 use fleets::Fleets;
+use outbox::Outbox;
 pub use routing::PassedOver;
 pub use submit::{JobSubmission, KnownKey};
 pub use why::{BlockedWorker, Candidate, JobExplanation};
@@ -74,7 +74,6 @@ pub use why::{BlockedWorker, Candidate, JobExplanation};
 pub struct Plane {
     settings: Settings,
     term: Term,
-    sequence: Sequence,
     /// When the last step ran. A long gap means that the plane itself was paused.
     stepped_at: Timestamp,
     jobs: BTreeMap<JobId, Box<Job>>,
@@ -101,8 +100,7 @@ pub struct Plane {
     /// again.
     needs_assign: bool,
     pub refusals: RefusalCounts,
-    records: Vec<Record>,
-    effects: Vec<PlaneEffect>,
+    outbox: Outbox,
 }
 
 /// Refused messages by kind.
@@ -126,7 +124,6 @@ impl Plane {
         let mut plane = Plane {
             settings,
             term,
-            sequence: stored.sequence,
             stepped_at: now,
             jobs: BTreeMap::new(),
             queue: Queue::default(),
@@ -146,8 +143,7 @@ impl Plane {
             cycled_at: Timestamp::ZERO,
             needs_assign: false,
             refusals: RefusalCounts::default(),
-            records: Vec::new(),
-            effects: Vec::new(),
+            outbox: Outbox::new(stored.sequence),
         };
         for row in stored.workers {
             plane.workers.insert(row.id.clone(), Worker::restore(now, row));
@@ -239,11 +235,8 @@ impl Plane {
             self.assign_all(now);
         }
         self.count_refusal(&answer);
-        Step {
-            answer,
-            records: std::mem::take(&mut self.records),
-            effects: std::mem::take(&mut self.effects),
-        }
+        let (records, effects) = self.outbox.take();
+        Step { answer, records, effects }
     }
 
     fn decide(&mut self, now: Timestamp, event: PlaneEvent) -> Result<PlaneAnswer, Refusal> {
@@ -288,7 +281,7 @@ impl Plane {
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
         self.schedule_fleets(now);
         self.needs_assign = true;
-        self.publish(now, "plane:settings", EventSubject::default(), Map::new());
+        self.outbox.publish(now, DomainEvent::SettingsReloaded);
         PlaneAnswer::Done
     }
 
@@ -337,7 +330,7 @@ impl Plane {
 
     /// Sequence number of the newest event.
     pub fn sequence(&self) -> Sequence {
-        self.sequence
+        self.outbox.sequence()
     }
 
     pub fn job(&self, job: JobId) -> Option<&Job> {

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 
 use crate::cause::Cause;
 use crate::document::{Collection, Document};
+use crate::event_kind::EventKind;
 use crate::id::{
     Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
     WorkflowHash,
@@ -393,8 +394,8 @@ pub struct QuarantineRow {
 pub struct StoredEvent {
     pub seq: Sequence,
     pub at: Timestamp,
-    /// `job:queued`, `worker:offline`, …
-    pub name: std::borrow::Cow<'static, str>,
+    #[serde(rename = "name")]
+    pub kind: EventKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub job: Option<JobId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

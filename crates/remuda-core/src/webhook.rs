@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 pub use self::target::WebhookTargets;
 
 use crate::document::{Collection, Document};
+use crate::event_kind::EventKind;
 use crate::id::{JobId, Tenant};
 use crate::options::{Webhook, WebhookSecret};
 use crate::supervise::Backoff;
@@ -55,17 +56,17 @@ pub struct DeliveryResult {
 }
 
 impl WebhookDelivery {
-    /// `name` and `detail` are those of the job's final event.
+    /// `kind` and `detail` are those of the job's final event.
     pub fn new(
         (job, tenant, metadata): (JobId, Tenant, Map<String, Value>),
         webhook: &Webhook,
         at: Timestamp,
-        name: &str,
+        kind: EventKind,
         detail: &Map<String, Value>,
     ) -> Self {
-        let state = name.trim_start_matches("job:");
+        let (_, state) = kind.parts();
         let body = json!({
-            "id": job, "event": name, "job": job, "state": state, "at": at.to_string(),
+            "id": job, "event": kind, "job": job, "state": state, "at": at.to_string(),
             "tenant": tenant, "metadata": metadata, "detail": detail,
         });
         let body = Arc::from(to_raw_value(&body).expect("JSON can be written"));
@@ -137,7 +138,7 @@ mod tests {
             secret: secret.map(|secret| WebhookSecret::new(secret.to_owned())),
         };
         let whose = (JobId::from_u128(7), "anna".parse().unwrap(), Map::new());
-        WebhookDelivery::new(whose, &webhook, Timestamp::from_millis(0), "job:completed", &Map::new())
+        WebhookDelivery::new(whose, &webhook, Timestamp::from_millis(0), EventKind::JobCompleted, &Map::new())
     }
 
     /// The test cases 1, 2 and 6 of RFC 4231.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{FleetId, WorkerId};
 use remuda_core::plane::{PlaneAnswer, PlaneEffect};
 use remuda_core::provider::ProviderCall;
@@ -104,18 +105,18 @@ impl EffectRunner {
     /// Publishes stored events, and drops the live state of attempts that ended.
     pub fn publish(&mut self, events: &[Arc<StoredEvent>]) {
         for event in events {
-            match (&*event.name, event.job) {
-                ("job:completed" | "job:failed" | "job:cancelled", Some(job)) => {
+            match event.job {
+                Some(job) if event.kind.is_job_end() => {
                     self.live.workflows.remove(job);
                     self.live.secrets.remove(job);
                     self.live.previews.remove(job);
                     self.live.attempts.remove(job);
                 }
-                ("job:retrying", Some(job)) => {
+                Some(job) if event.kind == EventKind::JobRetrying => {
                     self.live.previews.remove(job);
                     self.live.attempts.remove(job);
                 }
-                _ => {}
+                Some(_) | None => {}
             }
             self.send(LiveEvent::Stored(event.clone()));
         }

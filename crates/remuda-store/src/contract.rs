@@ -8,6 +8,7 @@ pub(super) mod sample;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Hash, JobId, Sequence, Term};
 use remuda_core::record::{Record, StoredEvent};
 use remuda_core::rental::RentalPhase;
@@ -92,7 +93,7 @@ pub(super) async fn acknowledged_records_survive_reopening(fixture: &impl StoreF
     let records = vec![
         accepted(job(1), queued(10)),
         Record::Worker(Box::new(row.clone())),
-        event(1, 10, "job:queued", Some(1)),
+        event(1, 10, EventKind::JobQueued, Some(1)),
     ];
     commit(&store, term, records).await;
     commit(&store, term, vec![Record::JobStatus { job: sample::id(1), status: running(11, 1) }]).await;
@@ -113,7 +114,7 @@ pub(super) async fn conflicting_batch_writes_nothing(fixture: &impl StoreFixture
     commit(&store, term, vec![keyed(1)]).await;
 
     let good = store.enqueue(term, vec![accepted(job(2), queued(2))].into()).await.unwrap();
-    let bad = vec![accepted(job(3), queued(3)), event(1, 3, "job:queued", Some(3)), keyed(4)];
+    let bad = vec![accepted(job(3), queued(3)), event(1, 3, EventKind::JobQueued, Some(3)), keyed(4)];
     let bad = store.enqueue(term, bad.into()).await.unwrap();
     let also_good = store.enqueue(term, vec![accepted(job(5), queued(5))].into()).await.unwrap();
 
@@ -188,8 +189,9 @@ pub(super) async fn pages_respect_the_filter(fixture: &impl StoreFixture) {
 
 pub(super) async fn events_resume_after_any_sequence(fixture: &impl StoreFixture) {
     let (store, term) = open_as_leader(fixture).await;
-    let events =
-        |range: std::ops::RangeInclusive<u64>| range.map(|n| event(n, n, "job:queued", None)).collect();
+    let events = |range: std::ops::RangeInclusive<u64>| {
+        range.map(|n| event(n, n, EventKind::JobQueued, None)).collect()
+    };
     commit(&store, term, events(1..=5)).await;
     commit(&store, term, events(6..=6)).await;
     commit(&store, term, events(7..=1300)).await;
@@ -199,17 +201,22 @@ pub(super) async fn events_resume_after_any_sequence(fixture: &impl StoreFixture
     }
     assert_eq!(sequences(&store, 2, usize::MAX).await, (3..=1300).collect::<Vec<_>>());
     let first = &store.events(Sequence(0), 1).await.unwrap()[0];
-    let Record::Event(wanted) = event(1, 1, "job:queued", None) else { unreachable!() };
+    let Record::Event(wanted) = event(1, 1, EventKind::JobQueued, None) else { unreachable!() };
     assert_eq!(*first, StoredEvent::clone(&wanted));
 }
 
 pub(super) async fn repeated_event_changes_nothing(fixture: &impl StoreFixture) {
     let (store, term) = open_as_leader(fixture).await;
-    let events = || vec![event(1, 1, "job:queued", Some(1)), event(2, 2, "job:started", Some(1))];
+    let events =
+        || vec![event(1, 1, EventKind::JobQueued, Some(1)), event(2, 2, EventKind::JobStarted, Some(1))];
     commit(&store, term, events()).await;
     commit(&store, term, events()).await;
-    commit(&store, term, vec![event(2, 2, "job:started", Some(1)), event(3, 3, "job:completed", Some(1))])
-        .await;
+    commit(
+        &store,
+        term,
+        vec![event(2, 2, EventKind::JobStarted, Some(1)), event(3, 3, EventKind::JobCompleted, Some(1))],
+    )
+    .await;
     assert_eq!(sequences(&store, 0, 9).await, [1, 2, 3]);
 }
 
@@ -341,10 +348,10 @@ pub(super) async fn retention_spares_open_jobs_and_respects_its_limit(fixture: &
     commit(
         &store,
         term,
-        vec![event(1, 5, "job:queued", None), Record::Cycle { at: at(5), report: body("1") }],
+        vec![event(1, 5, EventKind::JobQueued, None), Record::Cycle { at: at(5), report: body("1") }],
     )
     .await;
-    commit(&store, term, vec![event(2, 500, "job:queued", None)]).await;
+    commit(&store, term, vec![event(2, 500, EventKind::JobQueued, None)]).await;
 
     let mut deleted = Vec::new();
     loop {
@@ -369,8 +376,12 @@ pub(super) async fn retention_spares_open_jobs_and_respects_its_limit(fixture: &
 
 pub(super) async fn time_and_sequence_never_decrease(fixture: &impl StoreFixture) {
     let (store, term) = open_as_leader(fixture).await;
-    commit(&store, term, vec![accepted(job(1), completed(50, 1)), event(9, 60, "job:completed", Some(1))])
-        .await;
+    commit(
+        &store,
+        term,
+        vec![accepted(job(1), completed(50, 1)), event(9, 60, EventKind::JobCompleted, Some(1))],
+    )
+    .await;
     commit(&store, term, vec![accepted(job(2), queued(40))]).await;
     // A time in the future does not count.
     commit(&store, term, vec![Record::Block(sample::block("gpu-1", 1, 1))]).await;

@@ -1,6 +1,6 @@
 //! Operators' placement rules for shapes: set, removed, and applied when a job is assigned.
 
-use super::{EventSubject, Plane, PlaneAnswer, detail};
+use super::{DomainEvent, Plane, PlaneAnswer};
 use crate::affinity::{AFFINITIES_MAX, Affinity};
 use crate::document::Collection;
 use crate::id::{Shape, WorkerId};
@@ -19,16 +19,8 @@ impl Plane {
         if self.affinities.is_full_for(&shape) {
             return Err(Refusal::TooManyAffinities { max: AFFINITIES_MAX });
         }
-        self.records.push(Record::Document(affinity.document(&shape)));
-        let names = |workers: &std::collections::BTreeSet<WorkerId>| {
-            workers.iter().map(|worker| worker.as_str().into()).collect::<Vec<serde_json::Value>>()
-        };
-        let change = detail([
-            ("shape", shape.to_string().into()),
-            ("preferred", names(&affinity.preferred).into()),
-            ("excluded", names(&affinity.excluded).into()),
-        ]);
-        self.publish(now, "affinity:set", EventSubject::default(), change);
+        self.outbox.record(Record::Document(affinity.document(&shape)));
+        self.outbox.publish(now, DomainEvent::AffinitySet { shape, affinity: &affinity });
         self.affinities.set(shape, affinity);
         self.needs_assign = true;
         Ok(PlaneAnswer::Done)
@@ -38,10 +30,9 @@ impl Plane {
         if !self.affinities.remove(&shape) {
             return Err(Refusal::NothingToLift);
         }
-        self.records
-            .push(Record::DocumentDeleted { collection: Collection::Affinity, id: shape.to_string() });
-        let change = detail([("shape", shape.to_string().into())]);
-        self.publish(now, "affinity:removed", EventSubject::default(), change);
+        self.outbox
+            .record(Record::DocumentDeleted { collection: Collection::Affinity, id: shape.to_string() });
+        self.outbox.publish(now, DomainEvent::AffinityRemoved(shape));
         self.needs_assign = true;
         Ok(PlaneAnswer::Done)
     }

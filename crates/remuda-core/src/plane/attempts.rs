@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
-
-use super::{EventSubject, Plane, PlaneEffect, detail};
+use super::domain_event::{DomainEvent, FailureNotice, JobEnding};
+use super::{Plane, PlaneEffect};
 use crate::alarm::Alarm;
 use crate::block::Block;
 use crate::cause::Cause;
@@ -55,9 +54,8 @@ impl Plane {
         }
         let status = job.status(now);
         let start_limit = job.options().and_then(|options| options.start_limit);
-        let attempt = detail([("attempt", job.attempt().0.into())]);
-        self.records.push(Record::JobStatus { job: id, status });
-        self.publish_job(now, "job:started", id, Some(worker_id), attempt);
+        self.outbox.record(Record::JobStatus { job: id, status });
+        self.outbox.publish(now, DomainEvent::JobStarted { job, worker: worker_id });
         self.tighten_alarm(now, worker_id, start_limit);
         self.update_free(now, worker_id);
     }
@@ -151,10 +149,8 @@ impl Plane {
         self.note_pace(worker_id, &shape, took);
         let result = finished.result.clone();
         let result = result.unwrap_or_else(|| Arc::from(raw(NO_RESULT)));
-        self.records.push(Record::Result { job: fence.job, result });
-        let took =
-            detail([("attempt", fence.attempt.0.into()), ("millis", (took.as_millis() as u64).into())]);
-        self.ended(now, fence.job, "job:completed", took);
+        self.outbox.record(Record::Result { job: fence.job, result });
+        self.ended(now, fence.job, &JobEnding::Completed { attempt: fence.attempt, took });
         self.update_free(now, worker_id);
         Ok(())
     }
@@ -198,16 +194,10 @@ impl Plane {
         let event = JobEvent::Fail { fence, failure, crashed_worker, retry_class };
         job.apply(now, event, &self.settings)?;
         let shape = *job.kind.shape;
-        let retries = match job.state() {
+        let retry_at = match job.state() {
             JobState::Waiting { not_before } => Some(*not_before),
             JobState::Running { .. } | JobState::Ended(_) => None,
         };
-        let why = detail([
-            ("attempt", fence.attempt.0.into()),
-            ("cause", cause.as_str().into()),
-            ("reason", message.clone().into()),
-            ("retry_at", retries.map_or(Value::Null, |at| at.to_string().into())),
-        ]);
         if let Some(worker) = self.workers.get_mut(&worker_id) {
             worker.release(now, &id);
             worker.counts.failed += u64::from(cause.is_job_fault() || cause == Cause::Service);
@@ -217,22 +207,23 @@ impl Plane {
         } else {
             self.apply_evidence(now, &worker_id, shape, id, cause, &message);
         }
-        match retries {
-            Some(not_before) => self.wait_for_retry(now, id, not_before, why),
-            None => self.ended(now, id, "job:failed", why),
+        let failure = FailureNotice { attempt: fence.attempt, cause, reason: message, retry_at };
+        match retry_at {
+            Some(not_before) => self.wait_for_retry(now, id, not_before, &failure),
+            None => self.ended(now, id, &JobEnding::Failed(failure)),
         }
         self.update_free(now, &worker_id);
         self.assign(now, &worker_id);
         Ok(())
     }
 
-    fn wait_for_retry(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, why: Map<String, Value>) {
+    fn wait_for_retry(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, failure: &FailureNotice) {
         let Some(job) = self.jobs.get(&id) else { return };
         let (status, wake_at) = (job.status(now), job.wake_at(now));
-        let worker = job.attempts().last().map(|last| last.worker.clone());
+        let worker = job.attempts().last().map(|last| &last.worker);
         self.alarms.set(Alarm::Job(id), wake_at);
-        self.records.push(Record::JobStatus { job: id, status });
-        self.publish_job(now, "job:retrying", id, worker.as_ref(), why);
+        self.outbox.record(Record::JobStatus { job: id, status });
+        self.outbox.publish(now, DomainEvent::JobRetrying { job, worker, failure });
         if not_before <= now {
             self.ready(now, id);
         }
@@ -281,14 +272,12 @@ impl Plane {
         {
             "too many failures in a row: on probation".clone_into(&mut it.reason);
             self.needs_assign = true;
-            let until = it.probation.until().map_or(Value::Null, |at| at.to_string().into());
             self.store_worker(now, worker);
             self.watch_worker(now, worker);
-            let state = detail([("state", "probation".into()), ("until", until)]);
-            self.publish_worker(now, "worker:state", worker, state);
+            self.publish_worker_state(now, worker);
         }
         if let Some(forgotten) = self.quarantine.trim(self.settings.blocks_max) {
-            self.records.push(Record::QuarantineLifted { shape: forgotten });
+            self.outbox.record(Record::QuarantineLifted { shape: forgotten });
             self.alarms.set(Alarm::Shape(forgotten), None);
             self.needs_assign = true;
         }
@@ -301,16 +290,14 @@ impl Plane {
 
     fn block(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape, job: JobId, message: &str) {
         let was_blocked = self.blocks.get(worker, &shape).is_some_and(Block::is_blocked);
-        let Some(workflow_hash) = self.jobs.get(&job).map(|job| job.workflow_hash) else { return };
-        let block = self.blocks.failed(now, worker, &shape, (job, workflow_hash), message, &self.settings);
-        let (row, is_blocked) = (block.row(worker, &shape), block.is_blocked());
-        let (until, mut why) = (row.until, block_detail(shape, block));
-        self.records.push(Record::Block(row));
-        if is_blocked && !was_blocked {
+        let Some(job) = self.jobs.get(&job) else { return };
+        let failed = (job.id, job.workflow_hash);
+        let block = self.blocks.failed(now, worker, &shape, failed, message, &self.settings);
+        self.outbox.record(Record::Block(block.row(worker, &shape)));
+        if block.is_blocked() && !was_blocked {
             self.needs_assign = true;
-            self.alarms.set(Alarm::Block(worker.clone(), shape), Some(until));
-            why.extend(detail([("until", until.to_string().into()), ("reason", message.into())]));
-            self.publish_job(now, "client:blocked_workflow", job, Some(worker), why);
+            self.alarms.set(Alarm::Block(worker.clone(), shape), Some(block.until()));
+            self.outbox.publish(now, DomainEvent::Blocked { job, worker, shape, block });
         }
         if self.blocks.len() > self.settings.blocks_max
             && let Some((worker, shape)) = self.blocks.first_to_end()
@@ -337,24 +324,18 @@ impl Plane {
         }
         self.store_quarantine(shape);
         self.alarms.set(Alarm::Shape(shape), Some(trial_at));
-        let row = self.quarantine.get(&shape).map(|it| it.row(&shape));
-        let failed_on: Vec<Value> =
-            row.iter().flat_map(|row| &row.failed_on).map(|worker| worker.as_str().into()).collect();
+        let Some(entry) = self.quarantine.get(&shape) else { return };
+        let failed_on: Vec<_> = entry.failed_on.iter().map(WorkerId::as_str).collect();
         if is_new {
-            let why = detail([
-                ("shape", shape.to_string().into()),
-                ("failed_on", failed_on.clone().into()),
-                ("trial_at", trial_at.to_string().into()),
-            ]);
-            self.publish(now, "workflow:quarantined", EventSubject::default(), why);
+            let event = DomainEvent::Quarantined { shape, failed_on: &failed_on, trial_at };
+            self.outbox.publish(now, event);
         }
         if is_hopeless {
-            let names: Vec<_> = failed_on.iter().filter_map(Value::as_str).collect();
-            let reason = row.map(|row| row.reason).unwrap_or_default();
             let message = format!(
-                "its shape {} failed on {} and in every trial since; the last time: {reason}",
+                "its shape {} failed on {} and in every trial since; the last time: {}",
                 shape.short(),
-                names.join(", ")
+                failed_on.join(", "),
+                entry.reason
             );
             for job in self.queue.jobs_of_shape(&shape) {
                 self.fail_quarantined(now, job, message.clone());
@@ -364,17 +345,16 @@ impl Plane {
 
     fn store_quarantine(&mut self, shape: Shape) {
         if let Some(entry) = self.quarantine.get(&shape) {
-            self.records.push(Record::Quarantine(entry.row(&shape)));
+            self.outbox.record(Record::Quarantine(entry.row(&shape)));
         }
     }
 
     pub(super) fn clear_shape(&mut self, now: Timestamp, shape: Shape, reason: &str) -> bool {
         let Some(entry) = self.quarantine.clear(&shape) else { return false };
-        self.records.push(Record::QuarantineLifted { shape });
+        self.outbox.record(Record::QuarantineLifted { shape });
         self.alarms.set(Alarm::Shape(shape), None);
         if entry.is_quarantined() {
-            let why = detail([("shape", shape.to_string().into()), ("reason", reason.into())]);
-            self.publish(now, "workflow:released", EventSubject::default(), why);
+            self.outbox.publish(now, DomainEvent::Released { shape, reason });
             self.needs_assign = true;
         }
         true
@@ -389,25 +369,16 @@ impl Plane {
         block: &Block,
         reason: &str,
     ) {
-        self.records.push(Record::BlockLifted { worker: worker.clone(), shape });
+        self.outbox.record(Record::BlockLifted { worker: worker.clone(), shape });
         self.alarms.set(Alarm::Block(worker.clone(), shape), None);
         // A pair below the failure limit was never blocked, so nothing is published.
-        if !block.is_or_was_blocked() {
-            return;
+        if block.is_or_was_blocked() {
+            self.outbox.publish(now, DomainEvent::Unblocked { worker, shape, block, reason });
         }
-        let mut why = block_detail(shape, block);
-        why.insert("reason".to_owned(), reason.into());
-        self.publish(now, "client:unblocked_workflow", EventSubject::worker(worker), why);
     }
 
     /// The job has its outcome: it leaves memory, and only the list of recent outcomes knows it.
-    pub(super) fn ended(
-        &mut self,
-        now: Timestamp,
-        id: JobId,
-        name: &'static str,
-        detail: Map<String, Value>,
-    ) {
+    pub(super) fn ended(&mut self, now: Timestamp, id: JobId, ending: &JobEnding) {
         let Some(job) = self.jobs.remove(&id) else { return };
         let status = job.status(now);
         debug_assert!(matches!(job.state(), JobState::Ended(_)));
@@ -424,44 +395,16 @@ impl Plane {
             | StateRow::Queued { .. }
             | StateRow::Running { .. } => job.attempts().last().map(|last| last.worker.clone()),
         };
-        self.records.push(Record::JobStatus { job: id, status });
+        self.outbox.record(Record::JobStatus { job: id, status });
+        let event = DomainEvent::JobEnded { job: &job, worker: worker.as_ref(), ending }.describe(now);
         if let Some(webhook) = job.options().and_then(|options| options.webhook.as_ref()) {
             let whose = (id, job.tenant.clone(), job.metadata());
-            let news = WebhookDelivery::new(whose, webhook, now, name, &detail);
-            self.records.push(Record::Document(news.document()));
-            self.effects.push(PlaneEffect::WebhookQueued);
+            let delivery = WebhookDelivery::new(whose, webhook, now, event.kind, &event.detail);
+            self.outbox.record(Record::Document(delivery.document()));
+            self.outbox.effect(PlaneEffect::WebhookQueued);
         }
-        self.publish(
-            now,
-            name,
-            EventSubject { job: Some(&job), worker: worker.as_ref(), ended: None },
-            detail,
-        );
+        self.outbox.record_event(now, event);
     }
-
-    /// `publish`, for a job that is in memory.
-    fn publish_job(
-        &mut self,
-        now: Timestamp,
-        name: &'static str,
-        id: JobId,
-        worker: Option<&WorkerId>,
-        detail: Map<String, Value>,
-    ) {
-        let Some(job) = self.jobs.get(&id) else { return };
-        let about = worker.map_or(EventSubject::job(job), |worker| EventSubject::both(job, worker));
-        super::record_event(&mut self.sequence, &mut self.records, now, name, about, detail);
-    }
-}
-
-/// Event detail of a worker and a shape that fail together.
-pub(super) fn block_detail(shape: Shape, block: &Block) -> Map<String, Value> {
-    let workflow_hash = block.workflow_hash.map_or(Value::Null, |hash| hash.to_string().into());
-    detail([
-        ("shape", shape.to_string().into()),
-        ("workflow_hash", workflow_hash),
-        ("failures", block.failures().into()),
-    ])
 }
 
 fn message_or(message: &str, otherwise: &str) -> String {

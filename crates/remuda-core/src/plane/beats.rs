@@ -3,11 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Map;
-
 use super::attempts::Blame;
 use super::reliability::PresenceChange;
-use super::{Plane, PlaneAnswer, PlaneEffect, detail};
+use super::{DomainEvent, Plane, PlaneAnswer, PlaneEffect};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
 use crate::job::{JobState, truncated};
@@ -153,14 +151,12 @@ impl Plane {
         (worker.presence, worker.has_beaten) = (Presence::Online, true);
         worker.reliability.mark_up(now);
         if has_turned {
-            let state = if worker.unavailable_reason.is_none() { "open" } else { "closed" };
-            let reason = worker.unavailable_reason.clone().unwrap_or_default();
-            let turned = detail([("state", state.into()), ("reason", reason.into())]);
-            self.publish_worker(now, "worker:state", id, turned);
+            let reason = worker.unavailable_reason.as_deref().unwrap_or_default();
+            self.outbox.publish_with_state(now, worker, DomainEvent::WorkerState { worker, reason });
         }
         self.end_mass_loss(now, id);
         if was == Presence::Offline {
-            self.publish_worker(now, "worker:online", id, Map::new());
+            self.publish_worker(now, id, DomainEvent::WorkerBack(id));
             self.update_machine_presence(now, id, PresenceChange::Up);
         }
         if was == Presence::Suspect {
@@ -273,7 +269,7 @@ impl Plane {
             && let Some(job) = self.jobs.get_mut(&held.job)
             && job.note_service(now, note)
         {
-            self.records.push(Record::JobStatus { job: held.job, status: job.status(now) });
+            self.outbox.record(Record::JobStatus { job: held.job, status: job.status(now) });
         }
         let progress = if held.progress.is_finite() { held.progress.clamp(0.0, 1.0) } else { 0.0 };
         if held.step > hold.step || progress > hold.progress {
@@ -283,7 +279,7 @@ impl Plane {
             held.phase.clone_into(&mut hold.phase);
             let progress = hold.progress;
             if let Some(job) = self.jobs.get(&held.job) {
-                self.effects.push(PlaneEffect::Progress {
+                self.outbox.effect(PlaneEffect::Progress {
                     job: held.job,
                     tenant: job.tenant.clone(),
                     metadata: job.metadata(),
@@ -343,7 +339,7 @@ impl Plane {
                 worker.is_polling = false;
                 worker.drain_sent_at = Some(now).filter(|_| reply.drain);
             }
-            self.effects.push(PlaneEffect::SendOrders { worker: id, reply });
+            self.outbox.effect(PlaneEffect::SendOrders { worker: id, reply });
         }
         PlaneAnswer::Done
     }
@@ -372,7 +368,7 @@ impl Plane {
     pub(super) fn store_worker(&mut self, now: Timestamp, id: &WorkerId) {
         if let Some(worker) = self.workers.get_mut(id) {
             (worker.stored_at, worker.stored_counts) = (now, worker.counts);
-            self.records.push(Record::Worker(Box::new(worker.row())));
+            self.outbox.record(Record::Worker(Box::new(worker.row())));
         }
     }
 

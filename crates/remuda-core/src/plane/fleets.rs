@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::listing::{Lists, Orphan};
-use super::{EventSubject, Plane, PlaneAnswer, detail};
+use super::{DomainEvent, Plane, PlaneAnswer};
 use crate::alarm::Alarm;
 use crate::cycle::CyclePlan;
 use crate::document::{Collection, Document};
@@ -165,7 +165,7 @@ impl Plane {
                 expires_at: None,
                 body: Arc::<RawValue>::from(body),
             };
-            self.records.push(Record::Document(Arc::new(document)));
+            self.outbox.record(Record::Document(Arc::new(document)));
             self.fleets.deployment = Some(name);
         }
         PlaneAnswer::Done
@@ -181,7 +181,7 @@ impl Plane {
             return Err(Refusal::UnknownFleet(id.clone()));
         }
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
-        let (word, amount) = match order {
+        let (order, machines) = match order {
             FleetOrder::Pause { reason } => {
                 fleet.paused = Some(reason);
                 ("paused", None)
@@ -202,24 +202,21 @@ impl Plane {
             }
         };
         self.store_fleet(id);
-        let told = detail([
-            ("fleet", id.as_str().into()),
-            ("order", word.into()),
-            ("machines", amount.map_or(serde_json::Value::Null, Into::into)),
-        ]);
-        self.publish(now, "fleet:order", EventSubject::default(), told);
+        self.outbox.publish(now, DomainEvent::FleetOrder { fleet: id, order, machines });
         self.cycle_soon(now);
         Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn store_fleet(&mut self, id: &FleetId) {
-        let document = self.fleets.fleets.get(id).and_then(|fleet| fleet.document(id));
-        self.records.extend(document.map(Record::Document));
+        if let Some(document) = self.fleets.fleets.get(id).and_then(|fleet| fleet.document(id)) {
+            self.outbox.record(Record::Document(document));
+        }
     }
 
     pub(super) fn store_rental(&mut self, machine: &MachineId) {
-        let document = self.fleets.rentals.get(machine).and_then(Rental::document);
-        self.records.extend(document.map(Record::Document));
+        if let Some(document) = self.fleets.rentals.get(machine).and_then(Rental::document) {
+            self.outbox.record(Record::Document(document));
+        }
     }
 
     /// Records the scaling direction, so that a fleet does not reverse too often.
@@ -236,22 +233,6 @@ impl Plane {
         if fleet.heading != before {
             self.store_fleet(id);
         }
-    }
-
-    pub(super) fn publish_scaling(
-        &mut self,
-        now: Timestamp,
-        id: Option<&FleetId>,
-        name: &'static str,
-        worker: Option<&WorkerId>,
-        count: u32,
-        reason: &str,
-    ) {
-        let mut told = detail([("count", count.into()), ("reason", reason.into())]);
-        if let Some(id) = id {
-            told.insert("fleet".to_owned(), id.as_str().into());
-        }
-        self.publish(now, name, worker.map_or_else(EventSubject::default, EventSubject::worker), told);
     }
 
     pub(super) fn remember_plan(&mut self, id: Option<&FleetId>, plan: &CyclePlan) {

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
-use serde_json::Map;
 use serde_json::value::RawValue;
 
 use super::attempts::Blame;
-use super::{EventSubject, Plane, PlaneEffect, detail};
+use super::domain_event::Scaling;
+use super::{DomainEvent, Plane, PlaneEffect};
 use crate::alarm::Alarm;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
@@ -39,9 +39,9 @@ impl Plane {
         self.run_provider_calls(now);
         self.forget_workers(now);
         if let Ok(raw) = serde_json::value::to_raw_value(&*report) {
-            self.records.push(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
+            self.outbox.record(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
         }
-        self.effects.push(PlaneEffect::ReportCycle(report.clone()));
+        self.outbox.effect(PlaneEffect::ReportCycle(report.clone()));
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
         report
     }
@@ -73,8 +73,8 @@ impl Plane {
             }
             self.free.remove(&id);
             self.alarms.set(Alarm::Worker(id.clone()), None);
-            self.publish(now, "worker:forgotten", EventSubject::worker(&id), Map::new());
-            self.records.push(Record::WorkerForgotten { worker: id });
+            self.outbox.publish(now, DomainEvent::WorkerForgotten(&id));
+            self.outbox.record(Record::WorkerForgotten { worker: id });
         }
     }
 
@@ -131,8 +131,10 @@ impl Plane {
             }
             CycleAction::Drain { worker, reason } => {
                 self.record_direction(now, fleet, ScalingDirection::Down);
-                self.publish_scaling(now, fleet, "scale:down", Some(&worker), 1, &reason);
-                self.move_machine(now, &worker, WorkerState::Terminating, &reason);
+                let (direction, worker) = (ScalingDirection::Down, &worker);
+                let scaling = Scaling { direction, fleet, worker: Some(worker), count: 1, reason: &reason };
+                self.outbox.publish(now, DomainEvent::Scaled(scaling));
+                self.move_machine(now, worker, WorkerState::Terminating, &reason);
             }
             CycleAction::Reset { job, attempt, verdict, reason, .. } => {
                 let Some((worker, _)) = self.holder(job).filter(|(_, current)| *current == attempt) else {
@@ -147,12 +149,8 @@ impl Plane {
                 self.lose(now, job, verdict, reason, blame);
             }
             CycleAction::Warn { worker, reason } => {
-                self.publish(
-                    now,
-                    "worker:warning",
-                    EventSubject::worker(&worker),
-                    detail([("reason", reason.into())]),
-                );
+                let event = DomainEvent::WorkerWarning { worker: &worker, reason: &reason };
+                self.outbox.publish(now, event);
             }
             CycleAction::Spawn { count, reason } => {
                 if let Some(fleet) = fleet {
@@ -174,10 +172,9 @@ impl Plane {
     pub(super) fn move_worker(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: String) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         (worker.state, worker.changed_at) = (state, now);
-        worker.reason.clone_from(&reason);
+        worker.reason = reason;
         self.store_worker(now, id);
-        let detail = detail([("state", state.as_str().into()), ("reason", reason.into())]);
-        self.publish_worker(now, "worker:state", id, detail);
+        self.publish_worker_state(now, id);
         self.watch_worker(now, id);
         // A worker that may take work now must be in the free set before work is assigned.
         self.update_free(now, id);

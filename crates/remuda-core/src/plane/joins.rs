@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::attempts::Blame;
 use super::reliability::PresenceChange;
-use super::{JoinProof, Plane, PlaneAnswer, detail};
+use super::{DomainEvent, JoinProof, Plane, PlaneAnswer};
 use crate::alarm::Alarm;
 use crate::id::{Hash, Incarnation, JobId, MachineId, WorkerId};
 use crate::job::JobEvent;
@@ -66,7 +66,7 @@ impl Plane {
         self.raise_fences(now, &join.held);
         self.end_mass_loss(now, &id);
         self.store_worker(now, &id);
-        self.publish_worker(now, "worker:online", &id, detail([("incarnation", incarnation.0.into())]));
+        self.publish_worker(now, &id, DomainEvent::WorkerJoined { worker: &id, incarnation });
         if let Some(machine) = moved_from.as_ref().filter(|_| !was_offline) {
             self.worker_moved_away(now, machine);
         }
@@ -162,7 +162,7 @@ impl Plane {
                 && job.raise_attempt(held.attempt)
             {
                 let status = job.status(now);
-                self.records.push(Record::JobStatus { job: held.job, status });
+                self.outbox.record(Record::JobStatus { job: held.job, status });
             }
         }
     }
@@ -204,7 +204,7 @@ impl Plane {
             hold.is_running = former.is_running;
         }
         let status = job.status(now);
-        self.records.push(Record::JobStatus { job: job_id, status });
+        self.outbox.record(Record::JobStatus { job: job_id, status });
         true
     }
 
@@ -240,7 +240,7 @@ impl Plane {
             self.lose(now, job, AttemptVerdict::WorkerLeft, why, Blame::Unrelated);
         }
         self.store_worker(now, id);
-        self.publish_worker(now, "worker:offline", id, detail([("reason", reason.into())]));
+        self.publish_worker(now, id, DomainEvent::WorkerOffline { worker: id, reason });
         self.update_machine_presence(now, id, PresenceChange::Away);
         self.drain_with_workers(now, id, reason);
         Ok(PlaneAnswer::Done)

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use super::attempts::Blame;
 use super::rentals::offered_kind;
-use super::{EventSubject, Plane, detail};
+use super::{DomainEvent, Plane};
 use crate::alarm::Alarm;
 use crate::fleet::{Fleet, FleetSettings};
-use crate::id::{FleetId, MachineId, PodId, WorkerId};
+use crate::id::{FleetId, MachineId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::provider::{BootstrapError, Pod, PodStatus, PodTag, ProviderCall, ProviderError};
-use crate::rental::{Bootstrap, LISTS_MIN, RentalPhase, Sighting};
+use crate::rental::{Bootstrap, LISTS_MIN, Rental, RentalPhase, Sighting};
 use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
 use crate::verdict::AttemptVerdict;
@@ -157,7 +157,7 @@ impl Plane {
         settings: &FleetSettings,
         ours: &BTreeMap<MachineId, Pod>,
     ) -> bool {
-        let is_expected = |rental: &&crate::rental::Rental| {
+        let is_expected = |rental: &&Rental| {
             let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
             rental.phase != RentalPhase::Returning && long_made
         };
@@ -172,8 +172,7 @@ impl Plane {
             let reason = format!(
                 "its provider's list lacks {missing} of {total} machines: the list is ignored for now"
             );
-            let told = detail([("fleet", settings.id.as_str().into()), ("reason", reason.into())]);
-            self.publish(now, "fleet:doubt", EventSubject::default(), told);
+            self.outbox.publish(now, DomainEvent::FleetDoubt { fleet: &settings.id, reason });
         }
         is_doubtful
     }
@@ -236,13 +235,7 @@ impl Plane {
 
     fn orphan_returned(&mut self, now: Timestamp, id: &FleetId, pod: &Pod, lists: u32) {
         let reason = format!("pod {} is called {} and has no record here", pod.id, pod.tag);
-        let told = detail([
-            ("fleet", id.as_str().into()),
-            ("pod", pod.id.as_str().into()),
-            ("lists", lists.into()),
-            ("reason", reason.into()),
-        ]);
-        self.publish(now, "machine:orphan", EventSubject::default(), told);
+        self.outbox.publish(now, DomainEvent::MachineOrphan { fleet: id, pod, lists, reason });
         self.call(id, ProviderCall::Return { pod: pod.id.clone() });
     }
 
@@ -394,9 +387,9 @@ impl Plane {
             let alarm_at = rental.since.plus(settings.limits.return_timeout);
             if now >= alarm_at && !rental.return_alarm_sent {
                 rental.return_alarm_sent = true;
-                let (pod, returns) = (rental.pod.clone(), rental.returns);
+                let reason = slow_return(rental, settings.limits.return_timeout);
+                self.outbox.publish(now, DomainEvent::MachineAlarm { rental, reason });
                 self.store_rental(&machine);
-                self.alarm_of_return(now, settings, &machine, pod.as_ref(), returns);
             } else if now < alarm_at {
                 next = next.min(alarm_at);
             }
@@ -405,27 +398,6 @@ impl Plane {
             }
         }
         next
-    }
-
-    fn alarm_of_return(
-        &mut self,
-        now: Timestamp,
-        settings: &FleetSettings,
-        machine: &MachineId,
-        pod: Option<&PodId>,
-        returns: u32,
-    ) {
-        let pod = pod.map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
-        let reason = format!(
-            "{pod} was to be returned {} ago and is still not gone, after {returns} requests: check your provider's console",
-            humanize(settings.limits.return_timeout)
-        );
-        let told = detail([
-            ("machine", machine.as_str().into()),
-            ("fleet", settings.id.as_str().into()),
-            ("reason", reason.into()),
-        ]);
-        self.publish(now, "machine:alarm", EventSubject::default(), told);
     }
 
     /// When time alone makes a machine overdue or ends a drain.
@@ -451,8 +423,7 @@ impl Plane {
             matches!(self.fleets.visits.get(machine), Some(Bootstrap::Running | Bootstrap::Done));
         if is_wanted && !is_visited {
             self.fleets.visits.insert(machine.clone(), Bootstrap::Running);
-            let told = detail([("machine", machine.as_str().into()), ("state", "preparing".into())]);
-            self.publish(now, "machine:state", EventSubject::default(), told);
+            self.outbox.publish(now, DomainEvent::MachinePreparing(machine));
             self.call(&id, ProviderCall::Bootstrap { machine: machine.clone(), pod: Box::new(pod.clone()) });
         }
     }
@@ -479,4 +450,14 @@ impl Plane {
             self.give_up(now, machine, AttemptVerdict::MachineLost, &reason);
         }
     }
+}
+
+/// For an operator: only the provider's console can tell more.
+fn slow_return(rental: &Rental, limit: Duration) -> String {
+    let pod = rental.pod.as_ref().map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
+    format!(
+        "{pod} was to be returned {} ago and is still not gone, after {} requests: check your provider's console",
+        humanize(limit),
+        rental.returns
+    )
 }

@@ -3,15 +3,13 @@
 
 use std::time::Duration;
 
-use serde_json::{Map, Value};
-
-use super::attempts::{Blame, block_detail};
+use super::attempts::Blame;
 use super::reliability::PresenceChange;
-use super::{EventSubject, Plane, detail};
+use super::{DomainEvent, Plane};
 use crate::alarm::Alarm;
 use crate::id::{JobId, MachineId, Shape, WorkerId};
 use crate::job::JobState;
-use crate::machine::{self, Presence, WorkerState};
+use crate::machine::{self, Presence};
 use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
 use crate::supervise::WatchVerdict;
@@ -36,8 +34,7 @@ impl Plane {
                 (hold.assigned_at, hold.sent_at, hold.sends) = (now, now, hold.sends.min(1));
             }
         }
-        let about = detail([("millis", u64::try_from(away.as_millis()).unwrap_or(u64::MAX).into())]);
-        self.publish(now, "plane:away", EventSubject::default(), about);
+        self.outbox.publish(now, DomainEvent::PlaneAway(away));
     }
 
     pub(super) fn worker_alarm(&mut self, now: Timestamp, id: &WorkerId) {
@@ -73,7 +70,7 @@ impl Plane {
         self.alarms.set(Alarm::Brake, self.mass_loss.wake_at());
         if is_on && !was_on {
             let reason = self.mass_loss.reason(now).unwrap_or_default();
-            self.publish(now, "fleet:brake", EventSubject::default(), detail([("reason", reason.into())]));
+            self.outbox.publish(now, DomainEvent::BrakeOn { reason });
         }
     }
 
@@ -101,37 +98,29 @@ impl Plane {
             self.lose(now, job, AttemptVerdict::WorkerSilent, why, blame);
         }
         self.store_worker(now, id);
-        self.publish_worker(now, "worker:offline", id, detail([("reason", reason.into())]));
+        self.publish_worker(now, id, DomainEvent::WorkerOffline { worker: id, reason: &reason });
         self.update_machine_presence(now, id, PresenceChange::Stale(seen_at));
         self.alert_if_unreliable(now, id);
     }
 
-    /// Publishes an event about a worker, and `client:state` for subscribers that only need to know whether it is
-    /// usable.
-    pub(super) fn publish_worker(
-        &mut self,
-        now: Timestamp,
-        name: &'static str,
-        id: &WorkerId,
-        detail: Map<String, Value>,
-    ) {
-        self.publish(now, name, EventSubject::worker(id), detail);
-        self.client_state(now, id);
+    /// Publishes an event about a worker, and whether the worker is usable now.
+    pub(super) fn publish_worker(&mut self, now: Timestamp, id: &WorkerId, event: DomainEvent<'_>) {
+        if let Some(worker) = self.workers.get(id) {
+            self.outbox.publish_with_state(now, worker, event);
+        }
+    }
+
+    pub(super) fn publish_worker_state(&mut self, now: Timestamp, id: &WorkerId) {
+        if let Some(worker) = self.workers.get(id) {
+            let event = DomainEvent::WorkerState { worker, reason: &worker.reason };
+            self.outbox.publish_with_state(now, worker, event);
+        }
     }
 
     pub(super) fn client_state(&mut self, now: Timestamp, id: &WorkerId) {
-        let Some(worker) = self.workers.get(id) else { return };
-        let is_online = worker.presence == Presence::Online && worker.state == WorkerState::Active;
-        let state = detail([
-            ("online", is_online.into()),
-            ("available", worker.availability(now).is_ready().into()),
-            ("presence", worker.presence.as_str().into()),
-            ("state", worker.state.as_str().into()),
-            ("busy", worker.assignments.len().into()),
-            ("slots", worker.slots.into()),
-            ("reason", worker.shown_reason().into()),
-        ]);
-        self.publish(now, "client:state", EventSubject::worker(id), state);
+        if let Some(worker) = self.workers.get(id) {
+            self.outbox.publish(now, DomainEvent::ClientState(worker));
+        }
     }
 
     /// A worker went offline or came back: its machine changes with it if no other worker there is online.
@@ -140,8 +129,8 @@ impl Plane {
         let (machine, presence) = (worker.machine.clone(), worker.presence);
         let others = self.workers.values().filter(|it| it.machine == machine && it.id != *id);
         if machine::machine_presence(others.map(|it| it.presence)) == Presence::Offline {
-            let state = detail([("machine", machine.as_str().into()), ("state", presence.as_str().into())]);
-            self.publish(now, "machine:state", EventSubject::worker(id), state);
+            let event = DomainEvent::MachinePresence { machine: &machine, worker: Some(id), presence };
+            self.outbox.publish(now, event);
             self.record_machine_presence(now, &machine, went);
         }
     }
@@ -150,9 +139,8 @@ impl Plane {
     pub(super) fn worker_moved_away(&mut self, now: Timestamp, machine: &MachineId) {
         let there = self.workers.values().filter(|it| it.machine == *machine);
         if machine::machine_presence(there.map(|it| it.presence)) == Presence::Offline {
-            let state =
-                detail([("machine", machine.as_str().into()), ("state", Presence::Offline.as_str().into())]);
-            self.publish(now, "machine:state", EventSubject::default(), state);
+            let presence = Presence::Offline;
+            self.outbox.publish(now, DomainEvent::MachinePresence { machine, worker: None, presence });
             self.record_machine_presence(now, machine, PresenceChange::Away);
             self.forget_machine(machine);
         }
@@ -223,7 +211,7 @@ impl Plane {
 
     pub(super) fn brake_alarm(&mut self, now: Timestamp) {
         if self.mass_loss.release(now) {
-            self.publish(now, "fleet:brake_released", EventSubject::default(), Map::new());
+            self.outbox.publish(now, DomainEvent::BrakeReleased);
             let silent: Vec<_> = self
                 .workers
                 .values()
@@ -240,10 +228,10 @@ impl Plane {
     /// A block's cooldown is over: the pair may have one trial.
     pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
         if self.blocks.expire(now, worker, &shape) {
-            let mut why =
-                self.blocks.get(worker, &shape).map(|block| block_detail(shape, block)).unwrap_or_default();
-            why.insert("reason".to_owned(), "the cooldown is over: one trial".into());
-            self.publish(now, "client:unblocked_workflow", EventSubject::worker(worker), why);
+            if let Some(block) = self.blocks.get(worker, &shape) {
+                let reason = "the cooldown is over: one trial";
+                self.outbox.publish(now, DomainEvent::Unblocked { worker, shape, block, reason });
+            }
             self.assign(now, worker);
         } else if let Some(block) = self.blocks.get(worker, &shape).filter(|block| block.is_blocked()) {
             self.alarms.set(Alarm::Block(worker.clone(), shape), Some(block.until()));

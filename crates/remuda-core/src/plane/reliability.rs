@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{EventSubject, Plane, detail};
+use super::{DomainEvent, Plane};
 use crate::document::{Collection, Document};
 use crate::id::{MachineId, WorkerId};
 use crate::record::Record;
@@ -45,30 +45,28 @@ impl Plane {
             PresenceChange::Away => it.mark_away(now),
         }
         if it.take_alert(now, self.settings.flaps_before_alert) {
-            let stales = it.stale_last_hour(now);
-            let told = detail([("machine", machine.as_str().into()), ("stale_in_an_hour", stales.into())]);
-            self.publish(now, "machine:unreliable", EventSubject::default(), told);
+            let stale_in_an_hour = it.stale_last_hour(now);
+            self.outbox.publish(now, DomainEvent::MachineUnreliable { machine, stale_in_an_hour });
         }
         let body = self.machines.get(machine).and_then(|it| serde_json::value::to_raw_value(it).ok());
-        self.records.extend(body.map(|body| {
-            Record::Document(Arc::new(Document {
+        if let Some(body) = body {
+            self.outbox.record(Record::Document(Arc::new(Document {
                 collection: Collection::Reliability,
                 id: machine.to_string(),
                 tenant: None,
                 index_key: String::new(),
                 expires_at: None,
                 body: Arc::<RawValue>::from(body),
-            }))
-        }));
+            })));
+        }
     }
 
     pub(super) fn alert_if_unreliable(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if worker.reliability.take_alert(now, self.settings.flaps_before_alert) {
-            let stales = worker.reliability.stale_last_hour(now);
+            let stale_in_an_hour = worker.reliability.stale_last_hour(now);
             self.store_worker(now, id);
-            let told = detail([("stale_in_an_hour", stales.into())]);
-            self.publish(now, "worker:unreliable", EventSubject::worker(id), told);
+            self.outbox.publish(now, DomainEvent::WorkerUnreliable { worker: id, stale_in_an_hour });
         }
     }
 
@@ -77,7 +75,7 @@ impl Plane {
         let is_known = self.workers.values().any(|worker| worker.machine == *machine);
         if !is_known && self.machines.remove(machine).is_some() {
             let id = machine.to_string();
-            self.records.push(Record::DocumentDeleted { collection: Collection::Reliability, id });
+            self.outbox.record(Record::DocumentDeleted { collection: Collection::Reliability, id });
         }
     }
 

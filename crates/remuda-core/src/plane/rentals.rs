@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{EventSubject, Plane, PlaneAnswer, PlaneEffect, detail};
+use super::domain_event::Scaling;
+use super::{DomainEvent, Plane, PlaneAnswer, PlaneEffect};
 use crate::document::Collection;
 use crate::id::{FleetId, MachineId, WorkerId};
 use crate::machine::WorkerState;
@@ -51,15 +52,17 @@ impl Plane {
     }
 
     pub(super) fn call(&mut self, fleet: &FleetId, call: ProviderCall) {
-        self.effects.push(PlaneEffect::CallProvider { fleet: fleet.clone(), call });
+        self.outbox.effect(PlaneEffect::CallProvider { fleet: fleet.clone(), call });
     }
 
     /// Orders machines. They are stored in the same commit that releases the call to the provider.
     pub(super) fn rent(&mut self, now: Timestamp, id: &FleetId, count: u32, reason: &str) {
         let Some(settings) = self.fleet_settings(id).cloned() else { return };
         let Some(deployment) = self.fleets.deployment.clone() else { return };
-        self.record_direction(now, Some(id), ScalingDirection::Up);
-        self.publish_scaling(now, Some(id), "scale:up", None, count, reason);
+        let direction = ScalingDirection::Up;
+        self.record_direction(now, Some(id), direction);
+        let scaling = Scaling { direction, fleet: Some(id), worker: None, count, reason };
+        self.outbox.publish(now, DomainEvent::Scaled(scaling));
         for _ in 0..count {
             let fleet = self.fleet(id);
             let Ok(offer) = fleet.offer(now, &settings) else { return };
@@ -262,15 +265,9 @@ impl Plane {
             fleet.record_cost(rental.wanted_at, now, price);
             self.store_fleet(&rental.fleet);
         }
-        self.records
-            .push(Record::DocumentDeleted { collection: Collection::Machine, id: machine.to_string() });
-        let told = detail([
-            ("machine", machine.as_str().into()),
-            ("fleet", rental.fleet.as_str().into()),
-            ("state", "gone".into()),
-            ("reason", reason.into()),
-        ]);
-        self.publish(now, "machine:state", EventSubject::default(), told);
+        self.outbox
+            .record(Record::DocumentDeleted { collection: Collection::Machine, id: machine.to_string() });
+        self.outbox.publish(now, DomainEvent::MachineGone { rental: &rental, reason });
         let workers = self.workers_on(machine);
         self.fleets.workers_on.remove(machine);
         for worker in workers {
@@ -283,15 +280,9 @@ impl Plane {
 
     /// Publishes a machine's state.
     pub(super) fn machine_state(&mut self, now: Timestamp, machine: &MachineId) {
-        let Some(rental) = self.fleets.rentals.get(machine) else { return };
-        let told = detail([
-            ("machine", machine.as_str().into()),
-            ("fleet", rental.fleet.as_str().into()),
-            ("state", rental.phase.as_str().into()),
-            ("pod", rental.pod.as_ref().map_or(serde_json::Value::Null, |pod| pod.as_str().into())),
-            ("reason", rental.reason.clone().into()),
-        ]);
-        self.publish(now, "machine:state", EventSubject::default(), told);
+        if let Some(rental) = self.fleets.rentals.get(machine) {
+            self.outbox.publish(now, DomainEvent::MachinePhase(rental));
+        }
     }
 
     pub(super) fn provider_answered(&mut self, id: &FleetId) {
@@ -306,18 +297,12 @@ impl Plane {
         &mut self,
         now: Timestamp,
         id: &FleetId,
-        what: &str,
+        call: &'static str,
         fault: &ProviderError,
     ) {
         self.fleets.fleets.entry(id.clone()).or_default().provider_failed(now, fault);
         self.store_fleet(id);
-        let told = detail([
-            ("fleet", id.as_str().into()),
-            ("call", what.into()),
-            ("fault", fault.class.as_str().into()),
-            ("reason", fault.message.clone().into()),
-        ]);
-        self.publish(now, "fleet:fault", EventSubject::default(), told);
+        self.outbox.publish(now, DomainEvent::FleetFault { fleet: id, call, fault });
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{EventSubject, Plane, PlaneAnswer, detail};
+use super::domain_event::{DomainEvent, JobEnding};
+use super::{Plane, PlaneAnswer};
 use crate::alarm::Alarm;
 use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
 use crate::job::{Job, JobEvent, JobState};
@@ -72,8 +73,8 @@ impl Plane {
         let (accepted, workflow) = self.accept(now, submission);
         let job = Box::new(self.header(accepted.clone()));
         let status = job.status(now);
-        self.records.push(Record::JobAccepted { job: Arc::new(accepted), status, workflow });
-        self.publish(now, "job:queued", EventSubject::job(&job), Map::new());
+        self.outbox.record(Record::JobAccepted { job: Arc::new(accepted), status, workflow });
+        self.outbox.publish(now, DomainEvent::JobQueued(&job));
         self.remember_key(&job);
         self.alarms.set(Alarm::Job(id), job.wake_at(now));
         self.jobs.insert(id, job);
@@ -129,17 +130,19 @@ impl Plane {
         id: JobId,
         message: String,
     ) -> Result<PlaneAnswer, Refusal> {
-        self.end_early(now, id, JobEvent::Cancel { message: message.clone() }, "job:cancelled", message)
+        let event = JobEvent::Cancel { message: message.clone() };
+        self.end_early(now, id, event, JobEnding::Cancelled { reason: message })
     }
 
     pub(super) fn expire(&mut self, now: Timestamp, id: JobId) {
-        let reason = "the deadline passed".to_owned();
-        self.end_early(now, id, JobEvent::Expire, "job:failed", reason).expect("an open job can expire");
+        let ending = JobEnding::Condemned { reason: "the deadline passed".to_owned() };
+        self.end_early(now, id, JobEvent::Expire, ending).expect("an open job can expire");
     }
 
     pub(super) fn fail_quarantined(&mut self, now: Timestamp, id: JobId, message: String) {
         let event = JobEvent::FailQuarantined { message: message.clone() };
-        self.end_early(now, id, event, "job:failed", message).expect("a waiting job can be condemned");
+        let ending = JobEnding::Condemned { reason: message };
+        self.end_early(now, id, event, ending).expect("a waiting job can be condemned");
     }
 
     /// Ends an open job by the plane's decision and takes it from the worker that holds it.
@@ -148,8 +151,7 @@ impl Plane {
         now: Timestamp,
         id: JobId,
         event: JobEvent,
-        name: &'static str,
-        reason: String,
+        ending: JobEnding,
     ) -> Result<PlaneAnswer, Refusal> {
         let Some(job) = self.jobs.get_mut(&id) else { return Err(self.unknown_job(id)) };
         let running_on = match job.state() {
@@ -158,9 +160,9 @@ impl Plane {
         };
         job.apply(now, event, &self.settings)?;
         if let Some(worker) = running_on {
-            self.revoke(now, &worker, id, &reason);
+            self.revoke(now, &worker, id, ending.reason());
         }
-        self.ended(now, id, name, detail([("reason", reason.into())]));
+        self.ended(now, id, &ending);
         Ok(PlaneAnswer::Done)
     }
 

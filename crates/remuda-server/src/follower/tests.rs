@@ -1,3 +1,4 @@
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::JobId;
 use remuda_core::record::Record;
 use remuda_core::time::Timestamp;
@@ -33,7 +34,7 @@ impl Story {
             let event = StoredEvent {
                 seq: Sequence(seq),
                 at: Timestamp::from_millis(seq),
-                name: "job:queued".into(),
+                kind: EventKind::JobQueued,
                 job: Some(JobId::from_u128(seq.into())),
                 worker: None,
                 tenant: None,

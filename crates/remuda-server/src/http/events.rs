@@ -10,6 +10,7 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::Stream;
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::Sequence;
 use remuda_core::record::StoredEvent;
 use serde_json::{Value, json};
@@ -68,7 +69,7 @@ impl EventStream {
                 Followed::Event(LiveEvent::Stored(stored)) => self.show(&stored),
                 Followed::Event(LiveEvent::Progress { job, tenant, metadata, worker, progress, phase }) => {
                     let of = EventFields {
-                        name: "job:progress",
+                        kind: EventKind::JobProgress,
                         job: Some(job),
                         tenant: Some(&tenant),
                         worker: Some(&worker),
@@ -78,7 +79,7 @@ impl EventStream {
                 }
                 Followed::Event(LiveEvent::Preview(it)) => {
                     let of = EventFields {
-                        name: "job:preview",
+                        kind: EventKind::JobPreview,
                         job: Some(it.job),
                         tenant: Some(&it.tenant),
                         worker: Some(&it.worker),
@@ -103,13 +104,13 @@ impl EventStream {
 
     fn show(&self, stored: &StoredEvent) -> Option<Event> {
         let is_match = self.filter.matches(&EventFields {
-            name: &stored.name,
+            kind: stored.kind,
             job: stored.job,
             tenant: stored.tenant.as_ref(),
             worker: stored.worker.as_ref(),
             metadata: &stored.metadata,
         });
-        let event = || Event::default().id(stored.seq.to_string()).event(&stored.name);
+        let event = || Event::default().id(stored.seq.to_string()).event(stored.kind.as_str());
         is_match.then(|| event().data(event_json(stored).to_string()))
     }
 
@@ -118,12 +119,12 @@ impl EventStream {
         if !self.filter.matches(of) {
             return None;
         }
-        (data["name"], data["job"]) = (of.name.into(), json!(of.job));
+        (data["name"], data["job"]) = (of.kind.as_str().into(), json!(of.job));
         (data["worker"], data["tenant"]) = (json!(of.worker), json!(of.tenant));
         if !of.metadata.is_empty() {
             data["metadata"] = json!(of.metadata);
         }
-        Some(Event::default().event(of.name).data(data.to_string()))
+        Some(Event::default().event(of.kind.as_str()).data(data.to_string()))
     }
 }
 

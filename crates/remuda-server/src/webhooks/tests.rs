@@ -1,4 +1,5 @@
 use remuda_core::document::Document;
+use remuda_core::event_kind::EventKind;
 use remuda_core::options::Webhook;
 use remuda_core::settings::Settings;
 use remuda_core::webhook::DELIVERY_TIMEOUT;
@@ -20,8 +21,13 @@ async fn day_old_webhook_is_abandoned_without_a_call() {
     tokio::spawn(event_loop.run());
     let ended_at = plane.clock.now().minus(DELIVERY_TIMEOUT);
     let whose = (plane.new_job_id(), "anna".parse().unwrap(), Map::new());
-    let news =
-        WebhookDelivery::new(whose, &Webhook { url, secret: None }, ended_at, "job:completed", &Map::new());
+    let news = WebhookDelivery::new(
+        whose,
+        &Webhook { url, secret: None },
+        ended_at,
+        EventKind::JobCompleted,
+        &Map::new(),
+    );
     let document = Document { expires_at: None, ..(*news.document()).clone() };
     plane.request(PlaneEvent::PutDocument(Arc::new(document))).await.unwrap();
     let (_stop, stopping) = watch::channel(false);

@@ -46,7 +46,7 @@ impl Laws {
                 }
                 Record::Event(event) => {
                     self.check_sequence(at, event.seq.0);
-                    let is_end = matches!(&*event.name, "job:completed" | "job:failed" | "job:cancelled");
+                    let is_end = event.kind.is_job_end();
                     if let Some(job) = event.job.filter(|_| is_end)
                         && !self.ended.insert(job)
                     {

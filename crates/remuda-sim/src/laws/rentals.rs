@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::document::{Collection, Document};
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{FleetId, MachineId};
 use remuda_core::plane::{Plane, PlaneAnswer, Step};
 use remuda_core::record::{Record, StateRow, StoredEvent};
@@ -119,9 +120,9 @@ impl Laws {
 
     /// L5: a fleet reverses its direction only on an operator's order, or if it lost its minimum.
     fn check_oscillation(&mut self, at: u64, event: &StoredEvent, known: &[String], scenario: &Scenario) {
-        let is_up = match &*event.name {
-            "scale:up" => true,
-            "scale:down" => false,
+        let is_up = match event.kind {
+            EventKind::ScaleUp => true,
+            EventKind::ScaleDown => false,
             _ => return,
         };
         let fleet = event.detail.get("fleet").and_then(|it| it.as_str()).unwrap_or_default();

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use remuda_core::cause::Cause;
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, WorkerId};
 use remuda_core::job::{Job, JobState};
 use remuda_core::plane::{Plane, PlaneAnswer, Step};
@@ -324,7 +325,7 @@ impl Laws {
     /// Records what the plane learned in this step.
     fn record_heard(&mut self, now: Timestamp, request: Option<&PlaneRequest>, step: &Step, plane: &Plane) {
         let is_released =
-            |record: &Record| matches!(record, Record::Event(it) if it.name == "fleet:brake_released");
+            |record: &Record| matches!(record, Record::Event(it) if it.kind == EventKind::FleetBrakeReleased);
         if step.records.iter().any(is_released) {
             (self.braked_since, self.rereversed_at) = (None, None);
         }

@@ -3,6 +3,7 @@
 
 mod fleets;
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::Term;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::{JobStatus, Record, StateRow, StoredState};
@@ -67,8 +68,7 @@ impl World<'_> {
                 }
             }
             Some(Sabotage::DoubleTerminal) => {
-                let is_end =
-                    |record: &&Record| matches!(record, Record::Event(it) if it.name == "job:completed");
+                let is_end = |record: &&Record| matches!(record, Record::Event(it) if it.kind == EventKind::JobCompleted);
                 if let Some(end) = records.iter().find(is_end).cloned() {
                     records.push(end);
                 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Sequence, Shape, WorkerId};
 use remuda_core::record::{AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, WorkerRow};
 use remuda_core::time::Timestamp;
@@ -65,7 +66,7 @@ impl Model {
                 }
                 3..7 => {
                     sequence += 1 + rng.below(2);
-                    sample::event(sequence, self.now, "job:queued", None)
+                    sample::event(sequence, self.now, EventKind::JobQueued, None)
                 }
                 7 => {
                     let mut row = sample::worker_row(&format!("gpu-{}", rng.below(5)), "active");

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use remuda_core::cause::Cause;
 use remuda_core::document::Document;
+use remuda_core::event_kind::EventKind;
 use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
 use remuda_core::money::Money;
@@ -128,11 +129,11 @@ pub(crate) fn cancelled(millis: u64) -> JobStatus {
     status(StateRow::Cancelled { message: "by its owner".to_owned() }, 0, millis)
 }
 
-pub(crate) fn event(seq: u64, millis: u64, name: &'static str, job: Option<u128>) -> Record {
+pub(crate) fn event(seq: u64, millis: u64, kind: EventKind, job: Option<u128>) -> Record {
     Record::Event(Arc::new(StoredEvent {
         seq: Sequence(seq),
         at: at(millis),
-        name: name.into(),
+        kind,
         job: job.map(id),
         worker: None,
         tenant: Some(tenant("a")),

@@ -8,6 +8,7 @@
 mod drawing;
 mod processes;
 
+use remuda_core::event_kind::EventKind;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -23,7 +24,7 @@ use self::processes::DemoProcesses;
 use super::Client;
 use super::commands::{events_request, explain_job};
 use super::start::stop_signals;
-use remuda_net::sse::{SseEvent, SseReader};
+use remuda_net::sse::SseReader;
 use remuda_net::terminal::escape_control;
 
 #[derive(Debug, Args)]
@@ -163,43 +164,44 @@ impl Play {
             for event in reader.feed(&bytes)? {
                 let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
                 let worker = data["worker"].as_str().unwrap_or_default();
-                if self.is_time_to_kill(&event, &data) {
+                let Ok(kind) = event.name.parse() else { continue };
+                if self.is_time_to_kill(kind, &data) {
                     let process = stage.kill(worker)?;
                     let scene = SCENES[VICTIM].0;
                     self.note(&format!("kill -9 {process}: worker {worker} dies in the middle of {scene:?}"));
                     self.killed = Some(Killed { worker: worker.to_owned(), process });
                 }
-                self.hear(&event, &data, worker);
+                self.hear(kind, &data, worker);
             }
         }
         Ok(())
     }
 
-    fn is_time_to_kill(&self, event: &SseEvent, data: &Value) -> bool {
+    fn is_time_to_kill(&self, kind: EventKind, data: &Value) -> bool {
         self.killed.is_none()
-            && event.name == "job:progress"
+            && kind == EventKind::JobProgress
             && data["job"] == self.jobs[VICTIM].id.as_str()
             && data["progress"].as_f64().is_some_and(|progress| progress >= KILL_AT)
     }
 
     /// Tells the events that belong to the story.
-    fn hear(&mut self, event: &SseEvent, data: &Value, worker: &str) {
+    fn hear(&mut self, kind: EventKind, data: &Value, worker: &str) {
         let Some(at) = self.jobs.iter().position(|job| data["job"] == job.id.as_str()) else { return };
         let scene = self.jobs[at].scene;
         let (attempt, reason) =
             (&data["detail"]["attempt"], data["detail"]["reason"].as_str().unwrap_or_default());
-        let (state, told) = match event.name.as_str() {
-            "job:started" if *attempt == 1 => ("running", None),
-            "job:started" => {
+        let (state, told) = match kind {
+            EventKind::JobStarted if *attempt == 1 => ("running", None),
+            EventKind::JobStarted => {
                 ("running", Some(format!("{scene:?} starts again on {worker}, attempt {attempt}")))
             }
-            "job:retrying" => ("queued", Some(format!("{scene:?} is taken back: {reason}"))),
-            "job:completed" => ("completed", Some(format!("{scene:?} is done by {worker}"))),
-            "job:failed" if at == REFUSED => {
+            EventKind::JobRetrying => ("queued", Some(format!("{scene:?} is taken back: {reason}"))),
+            EventKind::JobCompleted => ("completed", Some(format!("{scene:?} is done by {worker}"))),
+            EventKind::JobFailed if at == REFUSED => {
                 ("failed", Some(format!("{scene:?} has failed, as it should: {reason}")))
             }
-            "job:failed" => ("failed", Some(format!("{scene:?} has failed: {reason}"))),
-            "job:cancelled" => ("cancelled", Some(format!("{scene:?} was cancelled: {reason}"))),
+            EventKind::JobFailed => ("failed", Some(format!("{scene:?} has failed: {reason}"))),
+            EventKind::JobCancelled => ("cancelled", Some(format!("{scene:?} was cancelled: {reason}"))),
             _ => return,
         };
         self.jobs[at].state = state;

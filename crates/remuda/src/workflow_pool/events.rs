@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, WorkerId};
 use remuda_core::record::StoredEvent;
 use remuda_core::time::Timestamp;
@@ -113,12 +114,12 @@ impl PoolFollower {
 fn progress_event(update: &LiveUpdate) -> Option<PoolEvent> {
     let progress = update.report.progress.as_ref()?;
     let Ok(Value::Object(detail)) = serde_json::to_value(progress) else { return None };
-    Some(live_event("job:progress", update.job, &update.worker, update.metadata.clone(), detail))
+    Some(live_event(EventKind::JobProgress, update.job, &update.worker, update.metadata.clone(), detail))
 }
 
 fn stored_event(stored: &StoredEvent) -> PoolEvent {
     PoolEvent {
-        name: stored.name.to_string(),
+        name: stored.kind.to_string(),
         number: Some(stored.seq.0),
         at: Some(stored.at),
         job: stored.job,
@@ -133,17 +134,17 @@ fn preview_event(update: &PreviewUpdate) -> PoolEvent {
     detail.insert("media".to_owned(), update.media.as_str().into());
     detail.insert("size_bytes".to_owned(), update.size_bytes.into());
     detail.insert("node".to_owned(), json!(update.node));
-    live_event("job:preview", update.job, &update.worker, update.metadata.clone(), detail)
+    live_event(EventKind::JobPreview, update.job, &update.worker, update.metadata.clone(), detail)
 }
 
 fn live_event(
-    name: &str,
+    kind: EventKind,
     job: JobId,
     worker: &WorkerId,
     metadata: Map<String, Value>,
     detail: Map<String, Value>,
 ) -> PoolEvent {
-    let (name, worker) = (name.to_owned(), Some(worker.clone()));
+    let (name, worker) = (kind.to_string(), Some(worker.clone()));
     PoolEvent { name, number: None, at: None, job: Some(job), worker, metadata, detail }
 }
 
@@ -155,7 +156,7 @@ mod tests {
     fn filter_matches_name_job_worker_and_metadata() {
         let job = JobId::from_u128(1);
         let metadata = Map::from_iter([("user".to_owned(), json!("anna"))]);
-        let event = live_event("job:progress", job, &"w".parse().unwrap(), metadata, Map::new());
+        let event = live_event(EventKind::JobProgress, job, &"w".parse().unwrap(), metadata, Map::new());
         let filter = EventFilter::new;
         for (filter, expected) in [
             (filter(), true),

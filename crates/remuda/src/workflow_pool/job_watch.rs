@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Sequence};
 use remuda_core::wire::live::ProgressSnapshot;
 use remuda_server::follower::{Followed, Follower};
@@ -72,12 +73,14 @@ impl JobWatch {
             LiveEvent::Stored(stored) => {
                 self.last_sequence.store(stored.seq.0, Ordering::Release);
                 let Some(job) = stored.job else { return };
-                let count = match &*stored.name {
-                    "job:completed" => &self.completed,
-                    "job:failed" => &self.failed,
-                    "job:cancelled" => &self.cancelled,
+                let count = match stored.kind {
+                    EventKind::JobCompleted => &self.completed,
+                    EventKind::JobFailed => &self.failed,
+                    EventKind::JobCancelled => &self.cancelled,
                     // Progress and outputs of the lost attempt no longer apply.
-                    "job:retrying" => return self.update(job, |snapshot| *snapshot = JobSnapshot::default()),
+                    EventKind::JobRetrying => {
+                        return self.update(job, |snapshot| *snapshot = JobSnapshot::default());
+                    }
                     _ => return,
                 };
                 count.fetch_add(1, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::affinity::Affinity;
+use crate::event_kind::EventKind;
 use crate::options::{Webhook, WebhookSecret};
 use crate::service::ServiceState;
 use crate::webhook::{DeliveryResult, WebhookDelivery};
@@ -178,7 +179,7 @@ fn a_block_at_threshold_three_comes_with_the_third_failure_and_says_what_failed(
     }
     story.fail("a", job, Cause::Job);
     assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
-    let event = story.kept.events.iter().rfind(|it| it.name == "client:blocked_workflow").unwrap();
+    let event = story.kept.events.iter().rfind(|it| it.kind == EventKind::ClientBlocked).unwrap();
     assert_eq!((event.job, &event.metadata), (Some(job), &metadata));
     assert_eq!(
         (&event.detail["failures"], &event.detail["until"]),
@@ -191,7 +192,7 @@ fn a_block_at_threshold_three_comes_with_the_third_failure_and_says_what_failed(
     story.cancel(job).unwrap();
     story.beat_to(80, &["a"]);
     assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
-    let event = story.kept.events.iter().rfind(|it| it.name == "client:unblocked_workflow").unwrap();
+    let event = story.kept.events.iter().rfind(|it| it.kind == EventKind::ClientUnblocked).unwrap();
     assert_eq!(event.detail["failures"], 3);
 }
 
@@ -271,7 +272,7 @@ fn whether_a_worker_can_be_used_is_told_whenever_it_changes() {
         .kept
         .events
         .iter()
-        .filter(|it| it.name == "client:state")
+        .filter(|it| it.kind == EventKind::ClientState)
         .map(|it| (it.detail["presence"].as_str().unwrap(), it.detail["available"].as_bool().unwrap()))
         .collect();
     assert_eq!(states, [("online", true), ("suspect", false), ("offline", false)]);

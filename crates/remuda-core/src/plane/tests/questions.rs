@@ -114,7 +114,7 @@ fn events_come_in_one_order_and_carry_what_was_said_at_submission() {
     story.to(5);
     story.complete("b", job);
     let about: Vec<_> = story.kept.events.iter().filter(|it| it.job == Some(job)).collect();
-    let names: Vec<_> = about.iter().map(|it| it.name.as_ref()).collect();
+    let names: Vec<_> = about.iter().map(|it| it.kind.as_str()).collect();
     assert_eq!(
         names,
         [

@@ -14,6 +14,7 @@ use axum::response::sse::{Event, KeepAlive, Sse};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use futures_util::Stream;
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Sequence};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, watch};
@@ -261,9 +262,10 @@ impl JobStream {
             let page = self.context.store.events(after, PAGE).await?;
             for event in &page {
                 after = event.seq;
-                let status = match (&*event.name, event.job) {
-                    ("job:queued" | "job:retrying", Some(job)) if job == self.job => ApiStatus::Queued,
-                    ("job:started", Some(job)) if job == self.job => ApiStatus::Running,
+                let status = match event.kind {
+                    _ if event.job != Some(self.job) => continue,
+                    EventKind::JobQueued | EventKind::JobRetrying => ApiStatus::Queued,
+                    EventKind::JobStarted => ApiStatus::Running,
                     _ => continue,
                 };
                 let data = json!({ "status": status.as_str(), "queue_position": null });

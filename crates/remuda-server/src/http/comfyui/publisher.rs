@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use remuda_core::document::{Collection, Document};
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StoredEvent;
@@ -74,12 +75,12 @@ impl Publisher {
         {
             let mut clients = self.context.comfyui.clients.lock();
             clients.last_seq = event.seq;
-            match &*event.name {
-                "job:queued" => {
+            match event.kind {
+                EventKind::JobQueued => {
                     clients.adjust_open(tenant, event.seq, 1);
                     clients.publish_status(tenant);
                 }
-                "job:started" => {
+                EventKind::JobStarted => {
                     let attempt = event.detail.get("attempt").and_then(Value::as_u64).unwrap_or(0);
                     let attempt = u32::try_from(attempt).unwrap_or(0);
                     let new = || RunTranslator::new(job, tenant.clone(), &event.metadata, attempt);
@@ -89,10 +90,7 @@ impl Publisher {
                 _ => {}
             }
         }
-        match &*event.name {
-            "job:completed" | "job:failed" | "job:cancelled" => self.publish_end(job, Some(event)).await,
-            _ => Ok(()),
-        }
+        if event.kind.is_job_end() { self.publish_end(job, Some(event)).await } else { Ok(()) }
     }
 
     async fn on_live_report(&self, update: &LiveUpdate) {
@@ -203,7 +201,7 @@ impl Publisher {
     async fn publish_end(&self, job: JobId, event: Option<&StoredEvent>) -> Result<(), StoreError> {
         let mut run = self.context.comfyui.clients.lock().runs.remove(&job);
         if let Some(run) = &mut run {
-            if event.is_some_and(|it| it.name == "job:cancelled") && run.final_error.is_none() {
+            if event.is_some_and(|it| it.kind == EventKind::JobCancelled) && run.final_error.is_none() {
                 run.final_error = self.interruption(run).await?;
             }
             if let Some(messages) = &run.final_error {

@@ -87,7 +87,7 @@ async fn apply_mask(
     let ended = async {
         while let Some(followed) = events.next().await {
             match followed {
-                Followed::Event(LiveEvent::Stored(it)) if it.job == Some(job) && is_end(&it.name) => return,
+                Followed::Event(LiveEvent::Stored(it)) if it.job == Some(job) && it.kind.is_job_end() => return,
                 // The end may be among the missed events; the store knows.
                 Followed::Gap { is_replayed: false, .. } => return,
                 Followed::Event(_) | Followed::Gap { .. } | Followed::CaughtUp => {}
@@ -97,10 +97,6 @@ async fn apply_mask(
     // The deadline of the job ends it by then.
     drop(tokio::time::timeout(MASK_TIMEOUT + Duration::from_secs(5), ended).await);
     stored_result(context, job).await
-}
-
-fn is_end(name: &str) -> bool {
-    matches!(name, "job:completed" | "job:failed" | "job:cancelled")
 }
 
 async fn stored_result(context: &Context, job: JobId) -> Result<StoredBlob, ComfyuiError> {

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Tenant, WorkerId};
 use serde_json::{Map, Value};
 
@@ -22,7 +23,7 @@ pub(super) struct EventFilter {
 
 /// The fields of an event that a filter can match.
 pub(super) struct EventFields<'a> {
-    pub(super) name: &'a str,
+    pub(super) kind: EventKind,
     pub(super) job: Option<JobId>,
     pub(super) tenant: Option<&'a Tenant>,
     pub(super) worker: Option<&'a WorkerId>,
@@ -71,17 +72,13 @@ impl EventFilter {
         is_or_any(self.job.as_ref(), event.job.as_ref())
             && is_or_any(self.tenant.as_ref(), event.tenant)
             && is_or_any(self.worker.as_ref(), event.worker)
-            && self.name.as_deref().is_none_or(|wanted| is_named(event.name, wanted))
+            && self.name.as_deref().is_none_or(|wanted| event.kind.is_named(wanted))
             && self.metadata.iter().all(|(path, wanted)| has(event.metadata, path, wanted))
     }
 }
 
 fn is_or_any<T: PartialEq>(wanted: Option<&T>, it: Option<&T>) -> bool {
     wanted.is_none_or(|wanted| it == Some(wanted))
-}
-
-fn is_named(name: &str, wanted: &str) -> bool {
-    name == wanted || name.split(':').next() == Some(wanted)
 }
 
 /// Whether the metadata has this value at this path; numbers and booleans compare as JSON.
@@ -117,7 +114,7 @@ mod tests {
         };
         let (tenant, worker): (Tenant, WorkerId) = ("t".parse().unwrap(), "a".parse().unwrap());
         let event = EventFields {
-            name: "job:failed",
+            kind: EventKind::JobFailed,
             job: None,
             tenant: Some(&tenant),
             worker: Some(&worker),

@@ -138,8 +138,7 @@ impl JobCall {
                 self.ready.extend(progress.map(AnswerUpdate::Progress));
             }
             Some(Followed::Event(LiveEvent::Stored(stored))) if stored.job == Some(job) => {
-                let end = ["job:completed", "job:failed", "job:cancelled"];
-                self.is_over = end.contains(&&*stored.name);
+                self.is_over = stored.kind.is_job_end();
             }
             // The end may be among the missed events.
             Some(Followed::Gap { is_replayed: false, .. }) => {

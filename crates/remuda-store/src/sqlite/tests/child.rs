@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::Sequence;
 use remuda_core::record::Record;
 use remuda_testkit::strace;
@@ -25,7 +26,7 @@ fn batch(n: u64) -> RecordBatch {
     let first = u128::from(n * 10);
     let mut records: Vec<Record> =
         (first..first + u128::from(JOBS_IN_BATCH)).map(|id| accepted(job(id), queued(n))).collect();
-    records.push(event(n, n, "job:queued", Some(first)));
+    records.push(event(n, n, EventKind::JobQueued, Some(first)));
     if n > 1 {
         let before = sample::id(first - 10);
         records.push(Record::JobStatus { job: before, status: completed(n, 1) });

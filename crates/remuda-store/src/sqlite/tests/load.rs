@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::Sequence;
 use remuda_core::record::Record;
 use rusqlite::Connection;
@@ -23,7 +24,7 @@ async fn d1_readers_and_writer_never_see_busy() {
     for n in 0..200_u32 {
         let id_now = u128::from(n);
         let mut records =
-            vec![accepted(job(id_now), queued(1)), event(u64::from(n) + 1, 1, "job:queued", None)];
+            vec![accepted(job(id_now), queued(1)), event(u64::from(n) + 1, 1, EventKind::JobQueued, None)];
         if n > 0 {
             records.push(Record::JobStatus { job: id(id_now - 1), status: completed(2, 1) });
         }

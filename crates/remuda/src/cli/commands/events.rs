@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use futures_util::StreamExt;
+use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Tenant, WorkerId};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
@@ -151,17 +152,19 @@ fn format_event(event: &SseEvent, data: &Value) -> String {
 }
 
 fn detail(event: &SseEvent, data: &Value) -> Option<String> {
-    match event.name.as_str() {
-        "job:progress" => {
+    match event.name.parse() {
+        Ok(EventKind::JobProgress) => {
             let percent = data["progress"].as_f64().unwrap_or(0.0) * 100.0;
             Some(format!("{percent:.0} % {}", data["phase"].as_str().unwrap_or_default()))
         }
-        "job:preview" => {
+        Ok(EventKind::JobPreview) => {
             let attempt = cell(&data["attempt"]);
             Some(format!("attempt={attempt} {} of {} bytes", cell(&data["media"]), cell(&data["size_bytes"])))
         }
-        "gap" => Some(format!("{} events missed; stored ones follow", cell(&data["missed"]))),
-        _ => {
+        Err(_) if event.name == "gap" => {
+            Some(format!("{} events missed; stored ones follow", cell(&data["missed"])))
+        }
+        Ok(_) | Err(_) => {
             let pairs = data["detail"].as_object()?.iter().filter(|(_, value)| !value.is_null());
             Some(pairs.map(|(name, value)| format!("{name}={}", cell(value))).collect::<Vec<_>>().join(" "))
         }

@@ -1,6 +1,7 @@
 //! Follows jobs to their end over one event stream. Whenever an event may have been missed (before the stream was open,
 //! after a cut or a gap), the jobs themselves are read.
 
+use remuda_core::event_kind::EventKind;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -155,23 +156,24 @@ impl<'a> JobFollower<'a> {
             return Ok(());
         }
         let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
-        match event.name.as_str() {
-            "job:started" => self.set_running(at, &text(&data["worker"])),
-            "job:progress" => {
+        let Ok(kind) = event.name.parse() else { return Ok(()) };
+        match kind {
+            EventKind::JobStarted => self.set_running(at, &text(&data["worker"])),
+            EventKind::JobProgress => {
                 let (fraction, phase) = (data["progress"].as_f64().unwrap_or(0.0), text(&data["phase"]));
                 self.jobs[at].stage = JobStage::Running;
                 self.view.show(at, &JobUpdate::Progress { fraction, phase: &phase });
             }
-            "job:retrying" => {
+            EventKind::JobRetrying => {
                 self.jobs[at].stage = JobStage::Waiting;
                 self.view.show(at, &JobUpdate::Retrying { reason: &text(&data["detail"]["reason"]) });
             }
-            "job:preview" => {
+            EventKind::JobPreview => {
                 if let Some(previews) = self.previews {
                     previews.update(&self.jobs[at].id);
                 }
             }
-            "job:completed" | "job:failed" | "job:cancelled" => return self.read(at, ended).await,
+            kind if kind.is_job_end() => return self.read(at, ended).await,
             _ => {}
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! What is reported of a running job: progress, messages of its server, outputs so far.
 
 use remuda_config::{self as config, ConfigFlag};
+use remuda_core::event_kind::EventKind;
 use remuda_fakes::comfyui::{Fake, Options};
 use remuda_server::live::LiveEvent;
 use remuda_server::serve::Serving;
@@ -126,8 +127,8 @@ impl Followed {
                     story.messages.extend(messages);
                 }
                 LiveEvent::Stored(it) if it.job.is_some_and(|it| it.to_string() == job) => {
-                    let is_end = matches!(&*it.name, "job:completed" | "job:failed");
-                    story.end = if is_end { it.name.to_string() } else { String::new() };
+                    let is_end = matches!(it.kind, EventKind::JobCompleted | EventKind::JobFailed);
+                    story.end = if is_end { it.kind.to_string() } else { String::new() };
                 }
                 _ => {}
             }
