@@ -87,7 +87,9 @@ async fn apply_mask(
     let ended = async {
         while let Some(followed) = events.next().await {
             match followed {
-                Followed::Event(LiveEvent::Stored(it)) if it.job == Some(job) && it.kind.is_job_end() => return,
+                Followed::Event(LiveEvent::Stored(it)) if it.job == Some(job) && it.kind.is_job_end() => {
+                    return;
+                }
                 // The end may be among the missed events; the store knows.
                 Followed::Gap { is_replayed: false, .. } => return,
                 Followed::Event(_) | Followed::Gap { .. } | Followed::CaughtUp => {}
