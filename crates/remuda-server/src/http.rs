@@ -24,8 +24,9 @@ mod routes;
 mod workers;
 
 use axum::Router;
-use axum::extract::DefaultBodyLimit;
-use axum::middleware;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::middleware::{self, Next};
+use axum::response::Response;
 
 pub use self::access::{AccessControl, Caller, Role, Token, TokenRequest};
 pub use self::comfy_v2::run_job_watch;
@@ -39,31 +40,30 @@ pub use self::openai::LocalModels;
 pub use self::reload::Reload;
 
 pub fn router(context: Context) -> Router {
-    let read_whole = || middleware::from_fn_with_state(context.clone(), body::read_whole);
-    let buffered = routes::router(native::ROUTES, false)
-        .merge(routes::aliased_router(comfyui::ROUTES, false))
-        .fallback(comfyui::fallback)
-        .method_not_allowed_fallback(error::wrong_method)
-        .layer(read_whole());
-    let strict = routes::router(openai::ROUTES, false)
-        .merge(routes::router(comfy_v2::ROUTES, false))
-        .method_not_allowed_fallback(error::wrong_method)
-        .layer(read_whole());
-    // Their handlers read the body in pieces, within limits of their own.
-    let streamed = routes::router(native::ROUTES, true)
-        .merge(routes::aliased_router(comfyui::ROUTES, true))
-        .merge(routes::router(comfy_v2::ROUTES, true))
-        .method_not_allowed_fallback(error::wrong_method);
-    buffered
-        .merge(strict)
-        .merge(streamed)
+    routes::router(native::ROUTES)
+        .merge(routes::router(openai::ROUTES))
+        .merge(routes::router(comfy_v2::ROUTES))
+        .merge(routes::aliased_router(comfyui::ROUTES))
         .merge(openai::unknown_paths())
         .merge(comfy_v2::unknown_paths())
+        .fallback(comfyui::fallback)
+        .method_not_allowed_fallback(error::wrong_method)
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
-        // Outside everything else: no body is read for a caller without access.
-        .layer(middleware::from_fn_with_state(context.clone(), access::check))
-        .layer(middleware::from_fn(openai::format_errors))
-        .layer(middleware::from_fn(comfy_v2::format_errors))
+        .layer(middleware::from_fn_with_state(context.clone(), admit))
         .with_state(context)
+}
+
+/// Outside everything else: no body is read for a caller without access, and a refused request gets the error format of
+/// the API that it called. One layer, because each costs every request an allocation and a copy of the whole route.
+async fn admit(State(context): State<Context>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_below =
+        |prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let format_error = match () {
+        () if is_below(openai::PATH_PREFIX) => openai::format_error,
+        () if is_below(comfy_v2::PATH_PREFIX) => comfy_v2::format_error,
+        () => std::convert::identity,
+    };
+    format_error(access::check(context, request, next).await)
 }

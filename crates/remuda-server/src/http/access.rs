@@ -19,7 +19,7 @@ pub(super) mod tokens;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{MatchedPath, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -40,7 +40,7 @@ use self::origin::Origins;
 use self::token_store::{Entry, TokenStore, is_credential};
 use super::listen::{ConnectionEnd, Peer};
 use super::routes::{self, Route};
-use super::{ApiError, Context};
+use super::{ApiError, Context, body};
 use crate::audit::{Audit, Note};
 use crate::join_key::{JoinKey, KEY_ID, SharedJoinKey, is_join_token};
 use crate::tls::Tls;
@@ -345,13 +345,13 @@ impl RequestInfo {
 #[derive(Clone, Debug)]
 pub(super) struct AuditTarget(pub(super) String);
 
-/// Passes a request to its handler, or refuses it.
-pub(super) async fn check(State(context): State<Context>, mut request: Request, next: Next) -> Response {
-    let access = context.access.clone();
+/// Passes a request to its handler, or refuses it before its body is read.
+pub(super) async fn check(context: Context, mut request: Request, next: Next) -> Response {
+    let access = &*context.access;
     let (request_info, now) = (RequestInfo::new(&request), context.plane.clock.now());
     let origin = match access.origins.check(&request_info.method, request.headers(), access.is_open()) {
         Ok(origin) => origin,
-        Err(refused) => return refuse(&access, &request_info, now, refused.into()).await,
+        Err(refused) => return refuse(access, &request_info, now, refused.into()).await,
     };
     if let Some(origin) = origin.clone().filter(|_| request_info.method == Method::OPTIONS) {
         let mut response = StatusCode::NO_CONTENT.into_response();
@@ -361,7 +361,7 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     let secret = credential(request.headers());
     let mut caller = match access.admit(&request_info, secret.as_ref(), now) {
         Ok(caller) => caller,
-        Err(refused) => return refuse(&access, &request_info, now, refused).await,
+        Err(refused) => return refuse(access, &request_info, now, refused).await,
     };
     if (caller.is_joined() && request_info.route.access == Access::AnyToken || caller.is_former())
         && let Some(secret) = &secret
@@ -369,7 +369,7 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     {
         if !access.is_open() {
             let refused = access.bad_token(&request_info, secret, now).into();
-            return refuse(&access, &request_info, now, refused).await;
+            return refuse(access, &request_info, now, refused).await;
         }
         caller = Caller::anyone(request_info.from);
     }
@@ -377,9 +377,17 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
         return problem.into_response();
     }
     request.extensions_mut().insert(caller.clone());
+    let answer = async {
+        if request_info.route.is_streamed {
+            return next.run(request).await;
+        }
+        match body::read_whole(request, context.body_bytes_max).await {
+            Ok(request) => next.run(request).await,
+            Err(problem) => problem.into_response(),
+        }
+    };
     let mut response =
-        revocation::until_revoked(&access, &request_info, &caller, context.plane.clock, next.run(request))
-            .await;
+        revocation::until_revoked(access, &request_info, &caller, context.plane.clock, answer).await;
     if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
         // The plane knows no worker with this credential.
         if let Some(secret) = &secret {

@@ -4,32 +4,25 @@
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::middleware::Next;
-use axum::response::Response;
 use futures_util::StreamExt as _;
 
-use super::{ApiError, Context};
+use super::ApiError;
 
 /// Between two pieces of a body; a sender that takes longer is gone.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// For the whole body: 8 MiB over a very slow network. One byte now and then must not hold a connection for ever.
 const WHOLE_MAX: Duration = Duration::from_secs(300);
 
-pub(super) async fn read_whole(
-    State(context): State<Context>,
-    request: Request,
-    next: Next,
-) -> Result<Response, ApiError> {
+/// The request with its body in memory.
+pub(super) async fn read_whole(request: Request, bytes_max: usize) -> Result<Request, ApiError> {
     if request.body().is_end_stream() {
-        return Ok(next.run(request).await);
+        return Ok(request);
     }
     let (head, body) = request.into_parts();
-    let body = tokio::time::timeout(WHOLE_MAX, read(body, context.body_bytes_max))
-        .await
-        .map_err(|_| too_slow())??;
-    Ok(next.run(Request::from_parts(head, Body::from(body))).await)
+    let body = tokio::time::timeout(WHOLE_MAX, read(body, bytes_max)).await.map_err(|_| too_slow())??;
+    Ok(Request::from_parts(head, Body::from(body)))
 }
 
 async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, ApiError> {

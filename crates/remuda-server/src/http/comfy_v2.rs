@@ -36,7 +36,7 @@ mod validate;
 use axum::Router;
 use axum::routing::any;
 
-pub(super) use self::error_format::format_errors;
+pub(super) use self::error_format::{PATH_PREFIX, format_error};
 use self::job_watch::JobWatchers;
 use self::upload_keys::KeyClaims;
 use super::routes::{Route, route};

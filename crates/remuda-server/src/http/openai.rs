@@ -25,7 +25,7 @@ mod routing;
 use axum::Router;
 use axum::routing::any;
 
-pub(super) use self::error_format::format_errors;
+pub(super) use self::error_format::{PATH_PREFIX, format_error};
 pub use self::routing::LocalModels;
 use super::routes::{Route, route};
 use super::{Context, error};

@@ -129,20 +129,14 @@ pub(super) fn find(method: &str, path: Option<&str>) -> &'static Route {
     found.unwrap_or(if path.starts_with(NATIVE_PREFIX) { &UNMATCHED_NATIVE } else { &UNMATCHED })
 }
 
-/// A router of the routes whose body is read whole, or of those that stream it.
-pub(super) fn router(routes: &'static [Route], is_streamed: bool) -> Router<Context> {
-    let chosen = routes.iter().filter(|route| route.is_streamed == is_streamed);
-    chosen.fold(Router::new(), |router, route| router.route(route.path, (route.handler)()))
+pub(super) fn router(routes: &'static [Route]) -> Router<Context> {
+    routes.iter().fold(Router::new(), |router, route| router.route(route.path, (route.handler)()))
 }
 
 /// As `router`, for ComfyUI: each route also below `/api`.
-pub(super) fn aliased_router(routes: &'static [Route], is_streamed: bool) -> Router<Context> {
-    let chosen = routes.iter().filter(|route| route.is_streamed == is_streamed);
-    chosen.fold(Router::new(), |router, route| {
-        let router = router.route(route.path, (route.handler)());
-        if route.path.starts_with(COMFYUI_ALIAS_PREFIX) {
-            return router;
-        }
+pub(super) fn aliased_router(routes: &'static [Route]) -> Router<Context> {
+    let aliased = routes.iter().filter(|route| !route.path.starts_with(COMFYUI_ALIAS_PREFIX));
+    aliased.fold(router(routes), |router, route| {
         router.route(&format!("{COMFYUI_ALIAS_PREFIX}{}", route.path), (route.handler)())
     })
 }

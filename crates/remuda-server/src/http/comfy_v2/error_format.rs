@@ -3,26 +3,17 @@
 //! wrong method) keep their status and are listed in our additions.
 
 use axum::Json;
-use axum::extract::Request;
 use axum::http::{StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tracing::warn;
 
 use super::super::ApiError;
 
-const SURFACE: &str = "/api/v2";
+pub(in crate::http) const PATH_PREFIX: &str = "/api/v2";
 
-/// Wraps every route, so that a request refused by the access checks gets the same format.
-pub(in crate::http) async fn format_errors(request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let is_here = path == SURFACE || path.strip_prefix(SURFACE).is_some_and(|rest| rest.starts_with('/'));
-    let response = next.run(request).await;
-    if is_here { translate(response) } else { response }
-}
-
-fn translate(mut response: Response) -> Response {
+/// Formats the error of a response, if it has one; any other response stays as it is.
+pub(in crate::http) fn format_error(mut response: Response) -> Response {
     let Some(problem) = response.extensions_mut().remove::<ApiError>() else { return response };
     let (status, code, message) = contract_error(problem.status, problem.code, &problem.message);
     if status.is_server_error() {

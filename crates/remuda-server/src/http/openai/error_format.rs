@@ -2,25 +2,16 @@
 //! Clients choose an exception by the status and show the message.
 
 use axum::Json;
-use axum::extract::Request;
 use axum::http::{StatusCode, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::super::ApiError;
 
-const SURFACE: &str = "/v1";
+pub(in crate::http) const PATH_PREFIX: &str = "/v1";
 
-/// Wraps every route, so that a request refused by the access checks gets the same format.
-pub(in crate::http) async fn format_errors(request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let is_here = path == SURFACE || path.strip_prefix(SURFACE).is_some_and(|rest| rest.starts_with('/'));
-    let response = next.run(request).await;
-    if is_here { translate(response) } else { response }
-}
-
-fn translate(mut response: Response) -> Response {
+/// Formats the error of a response, if it has one; any other response stays as it is.
+pub(in crate::http) fn format_error(mut response: Response) -> Response {
     let Some(problem) = response.extensions_mut().remove::<ApiError>() else { return response };
     let replaced = (status(&problem), Json(error_body(&problem))).into_response();
     // Other headers, such as Retry-After, stay as they are.
