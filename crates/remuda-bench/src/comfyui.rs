@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use futures_util::{Stream, StreamExt as _};
-use remuda_comfyui::{ComfyuiClient, ComfyuiSocket, ComfyuiTarget, PreparedPrompt, PromptTag};
+use remuda_comfyui::{ComfyuiClient, ComfyuiSocket, ComfyuiTarget, PromptDraft, PromptTag};
 use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::{ProbeResult, ProbeTrigger, SubmitOutcome};
@@ -132,7 +132,9 @@ async fn directly(server: &Fake) -> anyhow::Result<Vec<Duration>> {
         let tag =
             PromptTag { worker: "bench".parse()?, job: JobId::from_u128(n as u128), attempt: Attempt(1) };
         let id = uuid::Uuid::new_v4().to_string();
-        let Ok(prompt) = PreparedPrompt::prepare(&workflow, &tag, &id, "bench", &Default::default()) else {
+        let Ok(prompt) = PromptDraft::read(&workflow, &Default::default())
+            .and_then(|draft| draft.prepare(&tag, &id, "bench", &Default::default()))
+        else {
             bail!("the graph of the benchmark is not sound");
         };
         let started = Instant::now();

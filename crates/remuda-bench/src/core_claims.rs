@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use remuda_core::id::{Hash, JobId, Term, WorkerId};
 use remuda_core::plane::{JobSubmission, JoinProof, Plane, PlaneAnswer, PlaneEvent};
+use remuda_core::record::AcceptedJob;
 use remuda_core::record::StoredState;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
@@ -61,7 +62,8 @@ impl World {
     }
 
     fn submit(&mut self) -> anyhow::Result<()> {
-        let submission = JobSubmission {
+        let job = AcceptedJob {
+            accepted_at: self.now,
             id: JobId::from_u128(self.next),
             tenant: if self.next.is_multiple_of(2) { "a" } else { "b" }.parse()?,
             priority: 0,
@@ -74,11 +76,10 @@ impl World {
             attempts_max: None,
             options: remuda_core::options::JobOptions::default(),
             key: None,
-            known: None,
             labels: std::collections::BTreeMap::new(),
             metadata: serde_json::Map::new(),
-            workflow: self.workflow.clone(),
         };
+        let submission = JobSubmission { job, deadline: None, known: None, workflow: self.workflow.clone() };
         self.next += 1;
         let step = self.plane.step(self.now, PlaneEvent::Submit(Box::new(submission)));
         step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))

@@ -36,7 +36,7 @@ pub use self::inventory::Inventory;
 pub use self::message::ComfyuiMessage;
 pub use self::outputs::OutputFile;
 pub use self::progress::{ProgressState, ProgressStep, ProgressTracker};
-pub use self::prompt::{AssetRef, PreparedPrompt, find_assets};
+pub use self::prompt::{AssetRef, PreparedPrompt, PromptDraft};
 pub use self::self_test::SelfTestError;
 pub use self::socket::{ComfyuiSocket, ReceivedMessage, SocketClosed};
 pub use self::stats::{ComfyuiDevice, SystemStats};

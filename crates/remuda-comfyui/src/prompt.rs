@@ -20,19 +20,21 @@ mod tests;
 use std::collections::BTreeMap;
 
 use remuda_core::service::{ServiceFailure, ServiceFault};
+use remuda_core::workflow::{JobKeys, RawMembers};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-pub use self::asset::{AssetRef, find_assets};
+pub use self::asset::AssetRef;
 
 use self::chain::CHAIN_MAX;
-use self::graph::{Extra, Graph};
-use super::json;
+use self::graph::{SentGraph, SentNode};
 use super::tag::{PromptTag, TAG};
 use remuda_net::text::one_line;
 
+/// The input that says where a node saves its files.
+const PREFIX_INPUT: &str = "filename_prefix";
 /// ComfyUI's own default for `filename_prefix`.
 const DEFAULT_PREFIX: &str = "/ComfyUI";
 
@@ -60,11 +62,50 @@ impl PromptNode {
     }
 }
 
-impl PreparedPrompt {
-    /// `placed` maps each asset's hash to its uploaded name. Accepts a bare graph, or one wrapped as
-    /// `{"prompt": graph, "extra_data": {..}}`.
+/// A workflow that was read for ComfyUI. Its assets are uploaded before the rest is prepared.
+#[derive(Debug)]
+pub struct PromptDraft {
+    graph: SentGraph,
+    /// Inputs to rewrite, by node and name.
+    rewritten: BTreeMap<(String, String), Value>,
+    assets: Vec<AssetRef>,
+}
+
+impl PromptDraft {
+    /// Accepts a bare graph, or one wrapped as `{"prompt": graph, "extra_data": {..}}`. The keys become part of `extra_data`.
+    pub fn read(workflow: &RawValue, keys: &JobKeys) -> Result<PromptDraft, ServiceFailure> {
+        let mut graph = SentGraph::read(workflow)?;
+        graph.extra.extend(keys.iter().map(|(name, key)| (name.to_owned(), raw(&key.into()))));
+        if chain::is_too_long(&graph.nodes) {
+            let message = format!("a chain of more than {CHAIN_MAX} nodes is too long for ComfyUI");
+            return Err(ServiceFailure::new(ServiceFault::Graph, message));
+        }
+        let (mut rewritten, mut assets) = (BTreeMap::new(), BTreeMap::new());
+        for (id, node) in &graph.nodes {
+            for (name, value) in &node.inputs {
+                // This also checks that Python can parse every number in it.
+                let tree: Value = serde_json::from_str(value.get()).map_err(|error| {
+                    let failure = ServiceFailure::new(ServiceFault::Graph, format!("invalid JSON: {error}"));
+                    at_input(id, name, failure)
+                })?;
+                let has_assets =
+                    asset::collect(&tree, &mut assets).map_err(|failure| at_input(id, name, failure))?;
+                if has_assets || (name == PREFIX_INPUT && tree.is_string()) {
+                    rewritten.insert((id.clone(), name.clone()), tree);
+                }
+            }
+        }
+        Ok(PromptDraft { graph, rewritten, assets: assets.into_values().collect() })
+    }
+
+    /// The files that must be uploaded before the workflow can run, each once.
+    pub fn assets(&self) -> &[AssetRef] {
+        &self.assets
+    }
+
+    /// `placed` maps each asset's hash to its uploaded name.
     pub fn prepare(
-        workflow: &RawValue,
+        mut self,
         tag: &PromptTag,
         service_job_id: &str,
         client_id: &str,
@@ -76,42 +117,35 @@ impl PreparedPrompt {
                 format!("{service_job_id:?} is not a lower-case UUID"),
             ));
         }
-        let mut graph = Graph::read(workflow)?;
-        if chain::is_too_long(&graph.nodes) {
-            let message = format!("a chain of more than {CHAIN_MAX} nodes is too long for ComfyUI");
-            return Err(ServiceFailure::new(ServiceFault::Graph, message));
-        }
         let folder = folder(tag);
-        for (id, node) in &mut graph.nodes {
-            for (name, value) in &mut node.inputs {
-                let at = |failure: ServiceFailure| {
-                    let (id, name) = (one_line(id, 40), one_line(name, 80));
-                    let message = format!("node {id}, input {name}: {}", failure.message);
-                    ServiceFailure::new(failure.fault, message).at_node(id, None)
-                };
-                // This also checks that Python can parse every number in it.
-                let mut tree: Value = serde_json::from_str(value.get()).map_err(|error| {
-                    at(ServiceFailure::new(ServiceFault::Graph, format!("invalid JSON: {error}")))
-                })?;
-                let is_placed = asset::replace(&mut tree, placed).map_err(at)?;
-                let is_prefixed = name == "filename_prefix" && prefix(&mut tree, &folder);
-                if is_placed || is_prefixed {
-                    *value = raw(&tree);
-                }
+        for ((id, name), mut tree) in self.rewritten {
+            asset::replace(&mut tree, placed).map_err(|failure| at_input(&id, &name, failure))?;
+            if name == PREFIX_INPUT {
+                prefix(&mut tree, &folder);
+            }
+            if let Some(value) = self.graph.nodes.get_mut(&id).and_then(|node| node.inputs.get_mut(&name)) {
+                *value = raw(&tree);
             }
         }
-        let tag = json!(tag);
-        Ok(PreparedPrompt::write(&graph, &tag, service_job_id, client_id))
+        Ok(PreparedPrompt::write(&self.graph, &json!(tag), service_job_id, client_id))
     }
+}
 
+fn at_input(id: &str, name: &str, failure: ServiceFailure) -> ServiceFailure {
+    let (id, name) = (one_line(id, 40), one_line(name, 80));
+    let message = format!("node {id}, input {name}: {}", failure.message);
+    ServiceFailure::new(failure.fault, message).at_node(id, None)
+}
+
+impl PreparedPrompt {
     /// A prompt that we built ourselves, which needs no checks.
     pub(super) fn from_trusted(graph: &Value, tag: &Value, id: &str, client_id: &str) -> PreparedPrompt {
-        let graph = Graph::read(&raw(graph)).expect("our own graphs are valid");
+        let graph = SentGraph::read(&raw(graph)).expect("our own graphs are valid");
         PreparedPrompt::write(&graph, tag, id, client_id)
     }
 
-    fn write(graph: &Graph, tag: &Value, id: &str, client_id: &str) -> PreparedPrompt {
-        let mut extra: BTreeMap<&str, Box<RawValue>> = graph.extra.valid_entries().collect();
+    fn write(graph: &SentGraph, tag: &Value, id: &str, client_id: &str) -> PreparedPrompt {
+        let mut extra: BTreeMap<&str, Box<RawValue>> = valid_entries(&graph.extra).collect();
         extra.insert(TAG, raw(tag));
         let body = Body {
             prompt: &graph.nodes,
@@ -142,7 +176,7 @@ impl PreparedPrompt {
 
 #[derive(Serialize)]
 struct Body<'a> {
-    prompt: &'a BTreeMap<String, graph::Node>,
+    prompt: &'a BTreeMap<String, SentNode>,
     prompt_id: &'a str,
     client_id: &'a str,
     extra_data: BTreeMap<&'a str, Box<RawValue>>,
@@ -150,7 +184,7 @@ struct Body<'a> {
     partial_execution_targets: Option<&'a [String]>,
 }
 
-impl graph::Node {
+impl SentNode {
     fn describe(&self) -> PromptNode {
         let meta: Option<Value> = self.meta.as_ref().and_then(|meta| serde_json::from_str(meta.get()).ok());
         let title = meta.as_ref().and_then(|meta| meta["title"].as_str()).map(|title| one_line(title, 60));
@@ -159,28 +193,26 @@ impl graph::Node {
     }
 }
 
-impl Extra {
-    /// What ComfyUI reads of it, as far as it has the type that it expects.
-    fn valid_entries(&self) -> impl Iterator<Item = (&str, Box<RawValue>)> {
-        self.0.0.iter().filter_map(|(key, value)| {
-            let value: Value = serde_json::from_str(value.get()).ok()?;
-            let valid = match (key.as_str(), value) {
-                ("extra_pnginfo", Value::Object(mut info)) => {
-                    // ComfyUI's job list reads this field.
-                    if !info.get("workflow").is_none_or(Value::is_object) {
-                        info.remove("workflow");
-                    }
-                    Value::Object(info)
+/// What ComfyUI reads of `extra_data`, as far as it has the type that it expects.
+fn valid_entries(extra: &RawMembers) -> impl Iterator<Item = (&str, Box<RawValue>)> {
+    extra.iter().filter_map(|(key, value)| {
+        let value: Value = serde_json::from_str(value.get()).ok()?;
+        let valid = match (key.as_str(), value) {
+            ("extra_pnginfo", Value::Object(mut info)) => {
+                // ComfyUI's job list reads this field.
+                if !info.get("workflow").is_none_or(Value::is_object) {
+                    info.remove("workflow");
                 }
-                (
-                    "preview_method" | "api_key_comfy_org" | "auth_token_comfy_org" | "comfy_usage_source",
-                    text @ Value::String(_),
-                ) => text,
-                _ => return None,
-            };
-            Some((key.as_str(), raw(&valid)))
-        })
-    }
+                Value::Object(info)
+            }
+            (
+                "preview_method" | "api_key_comfy_org" | "auth_token_comfy_org" | "comfy_usage_source",
+                text @ Value::String(_),
+            ) => text,
+            _ => return None,
+        };
+        Some((key.as_str(), raw(&valid)))
+    })
 }
 
 /// The output folder of this attempt. It uses the end of the job's id, because the beginning is a time that jobs share.
@@ -190,8 +222,8 @@ fn folder(tag: &PromptTag) -> String {
 }
 
 /// Prepends the folder to a prefix. Folders of the prefix stay below it; `..` is removed.
-fn prefix(value: &mut Value, folder: &str) -> bool {
-    let Value::String(text) = value else { return false };
+fn prefix(value: &mut Value, folder: &str) {
+    let Value::String(text) = value else { return };
     // On Windows `\` separates folders too; elsewhere it is part of a name and is not changed.
     let leads_out = |part: &str| part.split('\\').any(|part| part.trim() == "..");
     let parts = text.split('/').filter(|part| !matches!(part.trim(), "" | ".") && !leads_out(part));
@@ -201,7 +233,6 @@ fn prefix(value: &mut Value, folder: &str) -> bool {
         path.push_str(DEFAULT_PREFIX);
     }
     *text = path;
-    true
 }
 
 fn is_canonical(id: &str) -> bool {
@@ -210,8 +241,4 @@ fn is_canonical(id: &str) -> bool {
 
 fn raw(value: &Value) -> Box<RawValue> {
     to_raw_value(value).expect("a JSON value can be serialized")
-}
-
-fn read_members(text: &RawValue) -> json::JsonMembers<Box<RawValue>> {
-    serde_json::from_str(text.get()).unwrap_or_default()
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFault, SubmitOutcome};
+use remuda_core::workflow::JobKeys;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
 use super::{
     ComfyuiClient, ComfyuiError, ComfyuiMessage, ComfyuiSocket, ComfyuiTarget, PreparedPrompt,
-    ProgressTracker, PromptPhase, PromptTag, find_assets, outputs,
+    ProgressTracker, PromptDraft, PromptPhase, PromptTag, outputs,
 };
 use remuda_fakes::comfyui::{Fake, Fault as Struck, Options, Version};
 use remuda_net::secret::Secret;
@@ -42,6 +43,10 @@ async fn world(options: Options) -> World {
     World { fake, target, client, worker: "gpu-1".parse().unwrap(), client_id: "agent-1".to_owned() }
 }
 
+fn draft(graph: &Value) -> PromptDraft {
+    PromptDraft::read(&to_raw_value(graph).unwrap(), &JobKeys::default()).unwrap()
+}
+
 async fn plain() -> World {
     world(Options::default()).await
 }
@@ -56,7 +61,7 @@ impl World {
         let job = JobId::from_u128(uuid::Uuid::now_v7().as_u128());
         let tag = PromptTag { worker: self.worker.clone(), job, attempt: Attempt(1) };
         let id = job.service_job_id(Attempt(1));
-        PreparedPrompt::prepare(&to_raw_value(graph).unwrap(), &tag, &id, &self.client_id, placed).unwrap()
+        draft(graph).prepare(&tag, &id, &self.client_id, placed).unwrap()
     }
 
     async fn accepted(&self, graph: &Value) -> PreparedPrompt {
@@ -152,7 +157,7 @@ async fn job_runs_from_upload_to_download_on_every_version() {
         let hash = format!("blake3:{}", blake3::hash(&photo).to_hex());
         let mut graph = picture(9);
         graph["1"] = json!({"class_type": "LoadImage", "inputs": {"image": {"__type": "core/ASSET", "info": {"hash": hash, "file_path": "photo.png"}}}});
-        let asset = find_assets(&to_raw_value(&graph).unwrap()).unwrap().remove(0);
+        let asset = draft(&graph).assets()[0].clone();
         let mut names = Vec::new();
         for _ in 0..2 {
             names.push(

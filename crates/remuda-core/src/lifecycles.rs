@@ -156,7 +156,7 @@ fn worker_life() -> String {
                 Ok(())
             }),
             ("cycles, silent 5 min, work waits", |story| {
-                story.submit_with("s", |it| it.service = "other".parse().unwrap())?;
+                story.submit_with("s", |it| it.job.service = "other".parse().unwrap())?;
                 story.to(331);
                 Ok(())
             }),
@@ -222,7 +222,7 @@ fn worker_presence() -> String {
             ("silent 90 s, as most are", |story| {
                 for worker in ["b", "c", "d"] {
                     story.join(worker);
-                    story.submit_with("s", |it| it.needs.excluded = [id("a")].into())?;
+                    story.submit_with("s", |it| it.job.needs.excluded = [id("a")].into())?;
                 }
                 wait(story, 90)
             }),

@@ -22,6 +22,7 @@ use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Capabilities;
 use crate::service::{FailingNode, ServiceFault, ServiceState};
+use crate::workflow::JobKeys;
 
 /// A worker registers: who it is, what it can do, and which attempts it still holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -200,6 +201,9 @@ pub struct StartOrder {
     /// Filled in by the server: the core never holds a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<Arc<RawValue>>,
+    /// Filled in by the server, too.
+    #[serde(default, skip_serializing_if = "JobKeys::is_empty")]
+    pub keys: JobKeys,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,26 +1,40 @@
-//! Examining a workflow once, before it is accepted: is it valid, what is its hash, what does it require.
+//! A workflow on its way from a client to a service. [`Workflow::parse`] parses, checks and hashes it once, at the border;
+//! from there the value travels, and its text is passed on byte for byte.
 //!
 //! ```text
-//!  body ──parse──▶ tree, keys sorted ──canonical──▶ workflow_hash
+//!  text ──parse──▶ tree, members sorted ──▶ keys: taken out of extra_data, never stored
+//!                         │ ──canonical──▶ workflow_hash, content hashes
 //!                         │
-//!                         ├─ {"prompt": graph, …}: that graph, without its envelope
+//!                         ├─ {"prompt": graph, …}: that graph, without its wrapper
 //!                         ├─ some value has a class_type: graph ──links, loops──▶ shape, classes, model files
 //!                         └─ otherwise ─────────────────────────────────────────▶ shape, model files
 //! ```
 //!
+//! Who changes inputs or looks at single nodes reads the text as an [`InputGraph`] first, changes it, and parses what it
+//! writes. [`reads`] counts both, and nothing else in this code base reads the text of a workflow on its way.
+//!
 //! A workflow that is refused here never reaches a worker. Whether a node class or model file exists is not checked: that
-//! differs between workers. The body itself is passed on byte for byte.
+//! differs between workers.
 
 mod canonical;
 mod graph;
+mod input_graph;
 mod invalid;
 mod json_tree;
+mod keys;
 mod parse;
+mod reads;
 mod shape;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
+pub use self::input_graph::{GraphNode, InputGraph, RawMembers, link_source};
 pub use self::invalid::{InvalidKind, InvalidWorkflow};
+pub use self::keys::JobKeys;
+pub use self::reads::reads;
 pub use self::shape::model_file;
 
 use self::graph::Graph;
@@ -47,11 +61,19 @@ impl Default for WorkflowLimits {
     }
 }
 
+/// A workflow that was parsed, checked and hashed.
+#[derive(Clone, Debug)]
+pub struct Workflow {
+    text: Arc<RawValue>,
+    keys: JobKeys,
+    facts: WorkflowFacts,
+}
+
 /// What is known about a valid workflow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExaminedWorkflow {
+pub struct WorkflowFacts {
     pub workflow_hash: WorkflowHash,
-    /// The hash of the whole body; differs from `workflow_hash` if the graph has an envelope.
+    /// The hash of the whole body; differs from `workflow_hash` if the graph is wrapped.
     pub body_hash: Hash,
     pub shape: Shape,
     /// `comfyui` if it is a graph in ComfyUI's API format; otherwise unknown.
@@ -62,24 +84,69 @@ pub struct ExaminedWorkflow {
     pub classes: BTreeSet<String>,
     /// Nodes of the graph.
     pub nodes: usize,
+    /// Texts anywhere in it that look like the name of a blob: assets and attachments.
+    pub content_hashes: BTreeSet<String>,
 }
 
-/// Parses, validates, hashes and classifies a workflow.
-pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, InvalidWorkflow> {
-    let tree = parse::parse(body, limits)?;
-    let Value::Object(members) = &tree.root else {
-        return Err(InvalidWorkflow::NotAnObject);
-    };
-    let members = tree.members(members);
-    if members.is_empty() {
-        return Err(InvalidWorkflow::Empty);
+impl Workflow {
+    /// Keys in `extra_data` are taken out of the text and are no part of its hashes.
+    pub fn parse(text: impl Into<Arc<RawValue>>, limits: &WorkflowLimits) -> Result<Self, InvalidWorkflow> {
+        let text = text.into();
+        let (facts, keys) = examine(text.get(), limits)?;
+        let text = match &keys {
+            Some(_) => keys::without_keys(&text).unwrap_or(text),
+            None => text,
+        };
+        Ok(Workflow { text, keys: keys.unwrap_or_default(), facts })
     }
-    let body_hash = canonical::hash(&tree, &tree.root, body.len());
+
+    /// A request to one model: its texts are not searched for other models.
+    #[must_use]
+    pub fn for_model(mut self, model: &str) -> Self {
+        self.facts.models = [model.to_owned()].into();
+        self
+    }
+
+    /// Adds keys that came beside the workflow. Those in the workflow itself win.
+    #[must_use]
+    pub fn with_keys(mut self, keys: JobKeys) -> Self {
+        self.keys = keys.merged(std::mem::take(&mut self.keys));
+        self
+    }
+
+    /// The text to store and to send, without keys.
+    pub fn text(&self) -> &Arc<RawValue> {
+        &self.text
+    }
+
+    pub fn facts(&self) -> &WorkflowFacts {
+        &self.facts
+    }
+
+    pub fn into_parts(self) -> (Arc<RawValue>, JobKeys, WorkflowFacts) {
+        (self.text, self.keys, self.facts)
+    }
+}
+
+/// What is known about the workflow with this text, and its keys if it has any.
+fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option<JobKeys>), InvalidWorkflow> {
+    let mut tree = parse::parse(text, limits)?;
+    match &tree.root {
+        Value::Object(members) if tree.members(members).is_empty() => return Err(InvalidWorkflow::Empty),
+        Value::Object(_) => {}
+        _ => return Err(InvalidWorkflow::NotAnObject),
+    }
+    let keys = keys::take(&mut tree);
+    let Value::Object(members) = &tree.root else { return Err(InvalidWorkflow::NotAnObject) };
+    let members = tree.members(members);
+    let body = canonical::text(&tree, &tree.root, text.len());
+    let body_hash = Hash::digest(&body);
+    let content_hashes = content_hashes(&body);
     let wrapped = graph::wrapped(&tree, members);
     let members = wrapped.map_or(members, |(_, members)| members);
     if !graph::is_graph(&tree, members) {
         let (shape, models) = shape::for_value(&tree);
-        return Ok(ExaminedWorkflow {
+        let facts = WorkflowFacts {
             workflow_hash: body_hash,
             body_hash,
             shape,
@@ -87,25 +154,52 @@ pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, 
             models,
             classes: BTreeSet::new(),
             nodes: 0,
-        });
+            content_hashes,
+        };
+        return Ok((facts, keys));
     }
     let graph = Graph::read(&tree, members, limits.nodes_max)?;
     let (shape, models) = shape::for_graph(&tree, &graph, &graph.sources_first()?);
-    Ok(ExaminedWorkflow {
-        workflow_hash: wrapped.map_or(body_hash, |(graph, _)| canonical::hash(&tree, graph, body.len())),
+    let graph_hash = |graph| Hash::digest(&canonical::text(&tree, graph, text.len()));
+    let facts = WorkflowFacts {
+        workflow_hash: wrapped.map_or(body_hash, |(graph, _)| graph_hash(graph)),
         body_hash,
         shape,
         service: Some("comfyui".parse().expect("a plain word is a service name")),
         models,
         classes: graph.classes(),
         nodes: graph.nodes.len(),
-    })
+        content_hashes,
+    };
+    Ok((facts, keys))
+}
+
+/// The name of a blob: this and 64 hexadecimal digits.
+const CONTENT_HASH: &[u8] = b"blake3:";
+const CONTENT_HASH_BYTES: usize = CONTENT_HASH.len() + 64;
+
+/// May find too many, but never too few: blobs that are named are protected from deletion. The canonical text has no
+/// escapes in such a name.
+fn content_hashes(canonical: &[u8]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    // Colons are rarer than the first letter, and every member has only one.
+    for colon in canonical.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at) {
+        let Some(start) = (colon + 1).checked_sub(CONTENT_HASH.len()) else { continue };
+        if let Some(name) = canonical.get(start..start + CONTENT_HASH_BYTES)
+            && name.starts_with(CONTENT_HASH)
+            && let Ok(name) = std::str::from_utf8(name)
+        {
+            found.insert(name.to_owned());
+        }
+    }
+    found
 }
 
 /// The hash of a JSON value, independent of key order, number format, escapes and white space.
-pub fn canonical_hash(value: &str, limits: &WorkflowLimits) -> Result<Hash, InvalidWorkflow> {
+#[cfg(test)]
+fn canonical_hash(value: &str, limits: &WorkflowLimits) -> Result<Hash, InvalidWorkflow> {
     let tree = parse::parse(value, limits)?;
-    Ok(canonical::hash(&tree, &tree.root, value.len()))
+    Ok(Hash::digest(&canonical::text(&tree, &tree.root, value.len())))
 }
 
 #[cfg(test)]

@@ -1,24 +1,25 @@
-//! The one entry for jobs of every surface: examine the workflow, look up the idempotency key, touch the named blobs, submit to
-//! the plane.
+//! The one entry for jobs of every surface: takes a parsed workflow, looks up the idempotency key, touches the named blobs,
+//! submits to the plane.
 
 mod attach;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
 use remuda_core::need::Requirements;
 use remuda_core::options::{JobOptions, RequestedOptions};
 use remuda_core::plane::{JobSubmission, KnownKey, PlaneAnswer, PlaneEvent};
-use remuda_core::record::IdempotencyKey;
-use remuda_core::workflow::{self, ExaminedWorkflow, InvalidWorkflow, WorkflowLimits};
-use remuda_store::blobs::{BlobError, BlobHash, BlobStore, find_blob_hashes};
+use remuda_core::record::{AcceptedJob, IdempotencyKey};
+use remuda_core::time::Timestamp;
+use remuda_core::workflow::{InvalidWorkflow, Workflow, WorkflowFacts};
+use remuda_store::blobs::{BlobError, BlobStore};
 use remuda_store::{Store, StoreError};
-use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::job_secrets::{self, JobSecrets, Keys};
+pub use self::attach::parse_with_attachments;
+
+use crate::job_secrets::JobSecrets;
 use crate::plane_handle::{PlaneError, PlaneHandle};
 use crate::webhooks::Policy;
 use crate::workflow_cache::WorkflowCache;
@@ -28,11 +29,9 @@ const METADATA_BYTES_MAX: usize = 4096;
 const KEY_BYTES_MAX: usize = 255;
 const LABELS_MAX: usize = 64;
 
-/// A job to submit.
+/// What is submitted beside the workflow.
 #[derive(Clone, Debug)]
 pub struct SubmitFields {
-    /// A graph, a wrapped graph (`{"prompt": graph, "extra_data": …}`), or any other object.
-    pub workflow: Arc<RawValue>,
     pub tenant: Tenant,
     pub priority: i8,
     /// Derived from the workflow if absent.
@@ -41,20 +40,15 @@ pub struct SubmitFields {
     pub deadline: Option<Duration>,
     pub attempts_max: Option<u8>,
     pub options: JobOptions,
-    /// Files by the name that stands for them in inputs of the graph.
-    pub attachments: BTreeMap<String, BlobHash>,
     pub idempotency_key: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub metadata: Map<String, Value>,
-    /// Sent to the worker with the job and never stored.
-    pub keys: Keys,
 }
 
 impl SubmitFields {
-    /// Defaults for everything except workflow and tenant.
-    pub fn new(workflow: Arc<RawValue>, tenant: Tenant) -> SubmitFields {
+    /// Defaults for everything except the tenant.
+    pub fn new(tenant: Tenant) -> SubmitFields {
         SubmitFields {
-            workflow,
             tenant,
             priority: 0,
             service: None,
@@ -62,11 +56,9 @@ impl SubmitFields {
             deadline: None,
             attempts_max: None,
             options: JobOptions::default(),
-            attachments: BTreeMap::new(),
             idempotency_key: None,
             labels: BTreeMap::new(),
             metadata: Map::new(),
-            keys: Keys::new(),
         }
     }
 }
@@ -101,35 +93,21 @@ pub struct Intake {
     pub blobs: BlobStore,
     pub workflows: WorkflowCache,
     pub secrets: JobSecrets,
-    pub limits: WorkflowLimits,
     /// Allowed webhook targets.
     pub webhooks: Policy,
 }
 
 impl Intake {
-    pub async fn submit(&self, request: SubmitFields) -> Result<Submitted, IntakeError> {
-        let examined = workflow::examine(request.workflow.get(), &self.limits)?;
-        self.submit_examined(request, examined).await
-    }
-
-    /// Like `submit`, for callers that have already examined the workflow.
-    pub async fn submit_examined(
-        &self,
-        mut request: SubmitFields,
-        mut examined: ExaminedWorkflow,
-    ) -> Result<Submitted, IntakeError> {
-        let mut keys = std::mem::take(&mut request.keys);
-        if let Some((workflow, found)) = job_secrets::take_out(&request.workflow) {
-            examined = workflow::examine(workflow.get(), &self.limits)?;
-            request.workflow = workflow;
-            keys.extend(found);
-        }
-        let submission = self.prepare(request, examined).await?;
-        let (id, workflow) = (submission.id, submission.workflow.clone());
+    pub async fn submit(&self, workflow: Workflow, fields: SubmitFields) -> Result<Submitted, IntakeError> {
+        let (workflow, keys, facts) = workflow.into_parts();
+        let named = facts.content_hashes.iter().filter_map(|name| name.parse().ok()).collect();
+        let (job, deadline, known) = self.prepare(fields, facts).await?;
+        let id = job.id;
         // Before acceptance, so that the sweep does not remove blobs of an accepted job.
-        self.blobs.touch_all(find_blob_hashes(workflow.get()), self.plane.clock.now()).await?;
+        self.blobs.touch_all(named, self.plane.clock.now()).await?;
         // Cached before acceptance: the start order may be sent before this call returns.
-        self.workflows.insert(id, workflow);
+        self.workflows.insert(id, workflow.clone());
+        let submission = JobSubmission { job, deadline, known, workflow };
         if keys.is_empty() {
             // The event is in the inbox after the first poll: a client that disconnects now takes nothing back.
             return commit(&self.plane, submission).await;
@@ -149,15 +127,10 @@ impl Intake {
 
     async fn prepare(
         &self,
-        mut request: SubmitFields,
-        mut examined: ExaminedWorkflow,
-    ) -> Result<JobSubmission, IntakeError> {
-        if !request.attachments.is_empty() {
-            request.workflow =
-                attach::attach(&request.workflow, &request.attachments).map_err(IntakeError::Invalid)?;
-            examined = workflow::examine(request.workflow.get(), &self.limits)?;
-        }
-        let ExaminedWorkflow { workflow_hash, body_hash, shape, service, models, classes, .. } = examined;
+        request: SubmitFields,
+        facts: WorkflowFacts,
+    ) -> Result<(AcceptedJob, Option<Duration>, Option<KnownKey>), IntakeError> {
+        let WorkflowFacts { workflow_hash, body_hash, shape, service, models, classes, .. } = facts;
         check_sizes(&request)?;
         if let Some(webhook) = &request.options.webhook {
             self.webhooks
@@ -189,23 +162,23 @@ impl Intake {
         };
         let (key, known) =
             self.find_known(&request.tenant, request.idempotency_key.as_deref(), fingerprint).await?;
-        Ok(JobSubmission {
+        let job = AcceptedJob {
             id: self.plane.new_job_id(),
+            accepted_at: Timestamp::ZERO,
             tenant: request.tenant,
             priority: request.priority,
             service,
             shape,
             workflow_hash,
             needs,
-            deadline: request.deadline,
+            deadline: None,
             attempts_max: request.attempts_max.map(|attempts| attempts.max(1)),
             options: request.options,
             key,
-            known,
             labels: request.labels,
             metadata: request.metadata,
-            workflow: request.workflow,
-        })
+        };
+        Ok((job, request.deadline, known))
     }
 
     async fn find_known(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId};
+use remuda_core::workflow::JobKeys;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
@@ -19,6 +20,7 @@ pub(crate) struct AttemptRequest {
     pub(crate) service_job_id: String,
     pub(crate) filter: OutputFilter,
     pub(crate) workflow: Arc<RawValue>,
+    pub(crate) keys: JobKeys,
 }
 
 /// Nodes whose outputs are returned; empty means all of them.

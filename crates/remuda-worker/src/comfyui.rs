@@ -21,7 +21,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use remuda_comfyui::{ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptTag, outputs};
+use remuda_comfyui::{
+    ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptTag, outputs,
+};
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{
@@ -292,15 +294,16 @@ impl ComfyuiContext {
     ) -> Result<PreparedPrompt, ServiceFailure> {
         let stopped =
             || ServiceFailure::new(ServiceFault::Lost, "cancelled before it was submitted to ComfyUI");
+        let draft = PromptDraft::read(&request.workflow, &request.keys)?;
         let inputs = tokio::select! {
-            inputs = self.upload_inputs(&request.workflow) => inputs?,
+            inputs = self.upload_inputs(draft.assets()) => inputs?,
             Ok(_) = cancelled.wait_for(|it| *it) => return Err(stopped()),
         };
         if *cancelled.borrow() {
             return Err(stopped());
         }
         let tag = PromptTag { worker: self.worker.clone(), job: request.job, attempt: request.attempt };
-        PreparedPrompt::prepare(&request.workflow, &tag, &request.service_job_id, &self.client_id, &inputs)
+        draft.prepare(&tag, &request.service_job_id, &self.client_id, &inputs)
     }
 
     /// Asks the server about a prompt. The incarnation only matters if the server does not know the prompt.

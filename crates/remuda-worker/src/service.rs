@@ -40,9 +40,9 @@ impl ServiceRunner {
     /// Runs the effects that concern the service; the shell runs those that concern the plane.
     pub(crate) fn run_effect(&mut self, effect: AgentEffect) {
         match effect {
-            AgentEffect::Run { job, attempt, service_job_id, include_outputs, workflow, .. } => {
+            AgentEffect::Run { job, attempt, service_job_id, include_outputs, workflow, keys, .. } => {
                 let filter = OutputFilter(include_outputs);
-                self.run(AttemptRequest { job, attempt, service_job_id, filter, workflow });
+                self.run(AttemptRequest { job, attempt, service_job_id, filter, workflow, keys });
             }
             AgentEffect::Cancel { job, attempt, reason } => {
                 debug!(%job, %attempt, %reason, "cancelling an attempt");
@@ -65,7 +65,11 @@ impl ServiceRunner {
         }
     }
 
-    fn run(&mut self, request: AttemptRequest) {
+    fn run(&mut self, mut request: AttemptRequest) {
+        // Only a prompt for ComfyUI has a place for keys of its own.
+        if !matches!(self, ServiceRunner::Comfyui(_)) && !request.keys.is_empty() {
+            request.workflow = request.keys.put_into(&request.workflow).map_or(request.workflow, Arc::from);
+        }
         match self {
             ServiceRunner::Exec(exec) => exec.run(request),
             ServiceRunner::Comfyui(comfyui) => comfyui.run(request),

@@ -28,6 +28,7 @@ use remuda_core::affinity::Affinity;
 use remuda_core::id::{JobId, WorkerId};
 use remuda_core::plane::PlaneEvent;
 use remuda_core::refusal::Refusal;
+use remuda_core::workflow::Workflow;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -170,8 +171,8 @@ impl WorkflowPool {
     ) -> Result<JobHandle, WorkflowPoolError> {
         let context = self.inner.open_context()?;
         let workflow = workflow.into().read().await.map_err(WorkflowPoolError::Invalid)?;
-        let request = options.request(workflow, &context).await?;
-        let submitted = context.intake().submit(request).await?;
+        let (workflow, fields) = options.parse(workflow, &context).await?;
+        let submitted = context.intake().submit(workflow, fields).await?;
         Ok(self.inner.handle(submitted.job).await)
     }
 
@@ -269,10 +270,10 @@ impl WorkflowPool {
         let (preferred, excluded) = (BTreeSet::from_iter(preferred), BTreeSet::from_iter(excluded));
         let context = self.inner.open_context()?;
         let workflow = workflow.into().read().await.map_err(WorkflowPoolError::Invalid)?;
-        let examined = remuda_core::workflow::examine(workflow.get(), &context.limits)
+        let workflow = Workflow::parse(workflow, &context.limits)
             .map_err(|invalid| WorkflowPoolError::Invalid(invalid.to_string()))?;
         let affinity = Affinity { preferred, excluded };
-        context.plane.request(PlaneEvent::SetAffinity { shape: examined.shape, affinity }).await?;
+        context.plane.request(PlaneEvent::SetAffinity { shape: workflow.facts().shape, affinity }).await?;
         Ok(())
     }
 }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Hash, JobId, MachineId, Term};
 use remuda_core::plane::{JobSubmission, JoinProof, Plane, PlaneAnswer, PlaneEvent};
+use remuda_core::record::AcceptedJob;
 use remuda_core::record::StoredState;
 use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::settings::Settings;
@@ -89,7 +90,8 @@ fn join(plane: &mut Plane, n: usize, is_rented: bool) -> anyhow::Result<()> {
 }
 
 fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
-    let submission = JobSubmission {
+    let job = AcceptedJob {
+        accepted_at: NOW,
         id: JobId::from_u128(u128::from(n) + 1),
         tenant: if n.is_multiple_of(2) { "a" } else { "b" }.parse()?,
         priority: 0,
@@ -102,11 +104,11 @@ fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
         attempts_max: None,
         options: remuda_core::options::JobOptions::default(),
         key: None,
-        known: None,
         labels: std::collections::BTreeMap::new(),
         metadata: serde_json::Map::new(),
-        workflow: Arc::from(RawValue::from_string("{}".to_owned())?),
     };
+    let workflow = Arc::from(RawValue::from_string("{}".to_owned())?);
+    let submission = JobSubmission { job, deadline: None, known: None, workflow };
     let step = plane.step(NOW, PlaneEvent::Submit(Box::new(submission)));
     step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))
 }

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 
 use remuda_core::service::{ServiceFailure, ServiceFault};
 use serde_json::Value;
-use serde_json::value::RawValue;
 
-use super::graph::Graph;
 use remuda_net::text::one_line;
 
 const TYPE: &str = "core/ASSET";
@@ -64,57 +62,43 @@ fn normalize(hash: &str) -> Option<String> {
     (digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
-/// The files that must be uploaded before the workflow can run, each once.
-pub fn find_assets(workflow: &RawValue) -> Result<Vec<AssetRef>, ServiceFailure> {
-    let graph = Graph::read(workflow)?;
-    let mut found = BTreeMap::new();
-    for value in graph.nodes.values().flat_map(|node| node.inputs.values()) {
-        // Few values are assets, and searching the text is faster than parsing it.
-        if value.get().contains("__type")
-            && let Ok(tree) = serde_json::from_str(value.get())
-        {
-            collect(&tree, &mut found)?;
-        }
-    }
-    Ok(found.into_values().collect())
-}
-
-fn collect(value: &Value, found: &mut BTreeMap<String, AssetRef>) -> Result<(), ServiceFailure> {
+/// Adds the asset references in a value, at any depth. Returns whether there were any.
+pub(super) fn collect(value: &Value, found: &mut BTreeMap<String, AssetRef>) -> Result<bool, ServiceFailure> {
     if let Some(asset) = AssetRef::read(value) {
         let asset = asset?;
         found.entry(asset.hash.clone()).or_insert(asset);
-        return Ok(());
-    }
-    match value {
-        Value::Array(items) => items.iter().try_for_each(|item| collect(item, found)),
-        Value::Object(members) => members.values().try_for_each(|member| collect(member, found)),
-        _ => Ok(()),
-    }
-}
-
-/// Replaces asset references at any depth by names. Returns whether there were any.
-pub(super) fn replace(value: &mut Value, placed: &BTreeMap<String, String>) -> Result<bool, ServiceFailure> {
-    if let Some(asset) = AssetRef::read(value) {
-        let asset = asset?;
-        let name = placed.get(&asset.hash).ok_or_else(|| missing(&asset))?;
-        *value = Value::String(name.clone());
         return Ok(true);
     }
     let mut any = false;
     match value {
         Value::Array(items) => {
             for item in items {
-                any |= replace(item, placed)?;
+                any |= collect(item, found)?;
             }
         }
         Value::Object(members) => {
-            for member in members.values_mut() {
-                any |= replace(member, placed)?;
+            for member in members.values() {
+                any |= collect(member, found)?;
             }
         }
         _ => {}
     }
     Ok(any)
+}
+
+/// Replaces asset references at any depth by names.
+pub(super) fn replace(value: &mut Value, placed: &BTreeMap<String, String>) -> Result<(), ServiceFailure> {
+    if let Some(asset) = AssetRef::read(value) {
+        let asset = asset?;
+        let name = placed.get(&asset.hash).ok_or_else(|| missing(&asset))?;
+        *value = Value::String(name.clone());
+        return Ok(());
+    }
+    match value {
+        Value::Array(items) => items.iter_mut().try_for_each(|item| replace(item, placed)),
+        Value::Object(members) => members.values_mut().try_for_each(|member| replace(member, placed)),
+        _ => Ok(()),
+    }
 }
 
 fn missing(asset: &AssetRef) -> ServiceFailure {

@@ -4,28 +4,31 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::value::RawValue;
+use remuda_core::workflow::link_source;
 
-use super::graph::Node;
+use super::graph::SentNode;
 
 /// Half of Python's limit, part of which is used before it reaches the graph. Published graphs have chains of less than a
 /// hundred.
 pub(super) const CHAIN_MAX: usize = 500;
 
 /// Whether the graph contains a chain or loop of more than [`CHAIN_MAX`] nodes.
-pub(super) fn is_too_long(nodes: &BTreeMap<String, Node>) -> bool {
+pub(super) fn is_too_long(nodes: &BTreeMap<String, SentNode>) -> bool {
     // Nearly every graph has fewer nodes than that.
     nodes.len() > CHAIN_MAX && longest(nodes) > CHAIN_MAX
 }
 
 /// Repeatedly removes the nodes that depend on no other. The number of rounds is the longest chain; the nodes that remain
 /// are in loops or behind them and count as one chain.
-fn longest(nodes: &BTreeMap<String, Node>) -> usize {
+fn longest(nodes: &BTreeMap<String, SentNode>) -> usize {
     let mut feeds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut waits: BTreeMap<&str, usize> = BTreeMap::new();
     for (id, node) in nodes {
-        let sources =
-            node.inputs.values().filter_map(|value| source(value)).filter_map(|to| nodes.get_key_value(&to));
+        let sources = node
+            .inputs
+            .values()
+            .filter_map(|value| link_source(value))
+            .filter_map(|to| nodes.get_key_value(&to));
         for (source, _) in sources {
             feeds.entry(source).or_default().push(id);
             *waits.entry(id).or_default() += 1;
@@ -48,10 +51,4 @@ fn longest(nodes: &BTreeMap<String, Node>) -> usize {
         }
     }
     rounds + left
-}
-
-/// The node that a value links to; a link is a list of a string and a number.
-fn source(value: &RawValue) -> Option<String> {
-    let (source, _): (String, f64) = serde_json::from_str(value.get()).ok()?;
-    Some(source)
 }

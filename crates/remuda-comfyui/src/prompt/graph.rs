@@ -4,95 +4,74 @@
 use std::collections::BTreeMap;
 
 use remuda_core::service::{ServiceFailure, ServiceFault};
+use remuda_core::workflow::{GraphNode, InputGraph, RawMembers};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::read_members;
-use crate::json::{JsonMembers, Text};
 use remuda_net::text::one_line;
 
 #[derive(Debug)]
-pub(super) struct Graph {
-    pub(super) nodes: BTreeMap<String, Node>,
-    pub(super) extra: Extra,
+pub(super) struct SentGraph {
+    pub(super) nodes: BTreeMap<String, SentNode>,
+    /// The unchecked `extra_data` of the workflow.
+    pub(super) extra: RawMembers,
     /// Output nodes to run; `None` means all.
     pub(super) targets: Option<Vec<String>>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Node {
+pub(super) struct SentNode {
     #[serde(rename = "class_type")]
     pub(super) class: String,
-    pub(super) inputs: BTreeMap<String, Box<RawValue>>,
+    pub(super) inputs: RawMembers,
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     pub(super) meta: Option<Box<RawValue>>,
 }
 
-/// The unchecked `extra_data` of the workflow.
-#[derive(Debug, Default)]
-pub(super) struct Extra(pub(super) JsonMembers<Box<RawValue>>);
-
-impl Graph {
+impl SentGraph {
     pub(super) fn read(workflow: &RawValue) -> Result<Self, ServiceFailure> {
-        if !is_object(workflow) {
-            return Err(invalid("it is not a JSON object"));
+        let graph = InputGraph::read(workflow).ok_or_else(|| invalid("it is not a JSON object"))?;
+        if graph.nodes.get("nodes").is_some_and(GraphNode::is_list) {
+            return Err(invalid(
+                "it is in the format of the web interface; export it there with \"Export (API)\"",
+            ));
         }
-        let members = read_members(workflow);
-        let Some(inner) = last(&members, "prompt").filter(|inner| is_wrapped(inner)) else {
-            return Ok(Graph { nodes: nodes(members)?, extra: Extra::default(), targets: None });
-        };
-        let extra = Extra(last(&members, "extra_data").map(read_members).unwrap_or_default());
-        let nodes = nodes(read_members(inner))?;
-        let targets = targets(last(&members, "partial_execution_targets"), &nodes)?;
-        Ok(Graph { nodes, extra, targets })
+        if graph.nodes.is_empty() {
+            return Err(invalid("it has no nodes"));
+        }
+        let nodes =
+            graph.nodes.into_iter().map(|(id, node)| SentNode::read(&id, node).map(|node| (id, node)));
+        let nodes = nodes.collect::<Result<_, _>>()?;
+        let wrapper = graph.wrapper.unwrap_or_default();
+        let extra = wrapper.get("extra_data").and_then(|extra| serde_json::from_str(extra.get()).ok());
+        let targets = targets(wrapper.get("partial_execution_targets").map(|listed| &**listed), &nodes)?;
+        Ok(SentGraph { nodes, extra: extra.unwrap_or_default(), targets })
     }
 }
 
-/// Whether `prompt` is the graph, and not a node with that id.
-fn is_wrapped(inner: &RawValue) -> bool {
-    let class = last(&read_members(inner), "class_type").map(text).unwrap_or_default();
-    is_object(inner) && class.0.is_none()
-}
-
-fn nodes(members: JsonMembers<Box<RawValue>>) -> Result<BTreeMap<String, Node>, ServiceFailure> {
-    if last(&members, "nodes").is_some_and(|nodes| nodes.get().starts_with('[')) {
-        return Err(invalid(
-            "it is in the format of the web interface; export it there with \"Export (API)\"",
-        ));
-    }
-    if members.0.is_empty() {
-        return Err(invalid("it has no nodes"));
-    }
-    members.0.into_iter().map(|(id, node)| Node::read(&id, &node).map(|node| (id, node))).collect()
-}
-
-impl Node {
-    fn read(id: &str, node: &RawValue) -> Result<Self, ServiceFailure> {
-        let fields = read_members(node);
-        let class = last(&fields, "class_type").map(text).unwrap_or_default();
-        let Some(class) = class.0.filter(|class| !class.is_empty()) else {
-            let id = one_line(id, 40);
+impl SentNode {
+    fn read(id: &str, node: GraphNode) -> Result<Self, ServiceFailure> {
+        let has_bad_inputs = node.has_bad_inputs();
+        let GraphNode { class, inputs, mut fields, .. } = node;
+        let id = one_line(id, 40);
+        let Some(class) = class.filter(|class| !class.is_empty()) else {
             return Err(invalid(&format!("node {id} has no string `class_type`")).at_node(id, None));
         };
-        let inputs = match last(&fields, "inputs") {
-            None => BTreeMap::new(),
-            Some(inputs) if is_object(inputs) => read_members(inputs).0.into_iter().collect(),
-            Some(_) => {
-                let (id, class) = (one_line(id, 40), one_line(&class, 80));
-                let why = format!("node {id} ({class}): `inputs` is not an object");
-                return Err(invalid(&why).at_node(id, Some(class)));
-            }
-        };
+        if has_bad_inputs {
+            let class = one_line(&class, 80);
+            let why = format!("node {id} ({class}): `inputs` is not an object");
+            return Err(invalid(&why).at_node(id, Some(class)));
+        }
         // Used only for display, so an invalid value is dropped instead of refused.
-        let meta = last(&fields, "_meta").filter(|meta| is_object(meta) && is_valid(meta));
-        Ok(Node { class, inputs, meta: meta.map(ToOwned::to_owned) })
+        let meta = fields.remove("_meta").filter(|meta| is_valid_object(meta));
+        Ok(SentNode { class, inputs: inputs.unwrap_or_default(), meta })
     }
 }
 
 /// `null` means all. ComfyUI would refuse an empty list or unknown ids with a less helpful message.
 fn targets(
     listed: Option<&RawValue>,
-    nodes: &BTreeMap<String, Node>,
+    nodes: &BTreeMap<String, SentNode>,
 ) -> Result<Option<Vec<String>>, ServiceFailure> {
     let Some(listed) = listed.filter(|listed| listed.get() != "null") else { return Ok(None) };
     match serde_json::from_str::<Vec<String>>(listed.get()) {
@@ -103,22 +82,9 @@ fn targets(
     }
 }
 
-/// The value of a key; of repeated keys the last one, as in Python.
-fn last<'a>(members: &'a JsonMembers<Box<RawValue>>, key: &str) -> Option<&'a RawValue> {
-    members.0.iter().rev().find(|(name, _)| name == key).map(|(_, value)| &**value)
-}
-
-fn text(value: &RawValue) -> Text {
-    serde_json::from_str(value.get()).unwrap_or_default()
-}
-
-fn is_object(value: &RawValue) -> bool {
-    value.get().trim_start().starts_with('{')
-}
-
 /// Whether the strict parser accepts it: no number beyond a double, no excessive nesting.
-fn is_valid(value: &RawValue) -> bool {
-    serde_json::from_str::<serde_json::Value>(value.get()).is_ok()
+fn is_valid_object(value: &RawValue) -> bool {
+    serde_json::from_str::<serde_json::Value>(value.get()).is_ok_and(|value| value.is_object())
 }
 
 fn invalid(why: &str) -> ServiceFailure {

@@ -12,6 +12,7 @@ use crate::service::{
     AttemptEnd, ProbeResult, ProbeTrigger, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
+use crate::workflow::JobKeys;
 
 #[derive(Clone, Debug)]
 pub enum AgentEvent {
@@ -128,6 +129,8 @@ pub enum AgentEffect {
         /// Nodes whose outputs are fetched; empty means all.
         include_outputs: BTreeSet<String>,
         workflow: Arc<RawValue>,
+        /// They belong into the workflow's `extra_data`.
+        keys: JobKeys,
     },
     Cancel {
         job: JobId,

@@ -44,7 +44,8 @@ impl Agent {
     /// Submits the attempt, the first time or again, always under the same id.
     pub(super) fn submit(&mut self, job: JobId) {
         let Some(work) = self.held.get_mut(&job) else { return };
-        let Some(Order { service, service_job_id, include_outputs, workflow }) = work.order.clone() else {
+        let Some(Order { service, service_job_id, include_outputs, workflow, keys }) = work.order.clone()
+        else {
             return;
         };
         (work.stage, work.probe) = (Stage::Submitting, ProbeState::default());
@@ -57,6 +58,7 @@ impl Agent {
             service_job_id,
             include_outputs,
             workflow,
+            keys,
         });
     }
 

@@ -10,6 +10,7 @@ use crate::service::{
     AttemptEnd, ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use crate::wire::{CancelOrder, SettledAttempt};
+use crate::workflow::JobKeys;
 
 mod monitor;
 mod repair;
@@ -61,6 +62,7 @@ fn start(job: u128, attempt: u32) -> StartOrder {
         service_job_id: String::new(),
         include_outputs: BTreeSet::new(),
         workflow: Some(Arc::from(RawValue::from_string("{}".to_owned()).unwrap())),
+        keys: JobKeys::default(),
     }
 }
 

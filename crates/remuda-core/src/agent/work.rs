@@ -13,6 +13,7 @@ use crate::service::{
 use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
 use crate::wire::ServiceStatus;
+use crate::workflow::JobKeys;
 
 #[derive(Clone, Debug)]
 pub(super) struct Work {
@@ -57,6 +58,7 @@ pub(super) struct Order {
     pub(super) service_job_id: String,
     pub(super) include_outputs: BTreeSet<String>,
     pub(super) workflow: Arc<RawValue>,
+    pub(super) keys: JobKeys,
 }
 
 /// The probe in flight and the evidence so far.
@@ -130,7 +132,7 @@ impl Agent {
 
     /// Idempotent: a repeated order changes nothing.
     pub(super) fn start(&mut self, now: Timestamp, start: StartOrder) {
-        let StartOrder { job, attempt, service, service_job_id, include_outputs, workflow } = start;
+        let StartOrder { job, attempt, service, service_job_id, include_outputs, workflow, keys } = start;
         let key = (job, attempt);
         let is_known = self.held.get(&job).is_some_and(|work| work.attempt >= attempt)
             || self.finished.contains_key(&key)
@@ -154,7 +156,7 @@ impl Agent {
             None => "the order came without a workflow",
             Some(_) if !self.settings.services.contains(&service) => "this worker does not offer the service",
             Some(workflow) => {
-                let order = Order { service, service_job_id, include_outputs, workflow };
+                let order = Order { service, service_job_id, include_outputs, workflow, keys };
                 self.held.insert(job, Work::new(now, attempt, Some(order)));
                 self.progress_due = true;
                 return self.submit(job);

@@ -18,6 +18,7 @@ use crate::wire::{
     AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartCheck, StartOrder,
 };
 use crate::worker::{Assignment, PendingCancel, Worker};
+use crate::workflow::JobKeys;
 
 /// A worker's row is stored at most this often because of beats alone.
 const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
@@ -314,6 +315,7 @@ impl Plane {
                 service_job_id: job.service_job_id(hold.attempt),
                 include_outputs: header.options().map(|it| it.include_outputs.clone()).unwrap_or_default(),
                 workflow: None,
+                keys: JobKeys::default(),
             });
         }
         let again = self.settings.beat_busy;

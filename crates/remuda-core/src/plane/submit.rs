@@ -1,43 +1,30 @@
 //! Acceptance, cancellation and expiry of jobs.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Map;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 
 use super::domain_event::{DomainEvent, JobEnding};
 use super::{Plane, PlaneAnswer};
 use crate::alarm::Alarm;
-use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
+use crate::id::{Hash, JobId, Tenant};
 use crate::job::{Job, JobEvent, JobState};
-use crate::need::Requirements;
-use crate::options::JobOptions;
-use crate::record::{AcceptedJob, IdempotencyKey, Record};
+use crate::record::{AcceptedJob, Record};
 use crate::refusal::Refusal;
 use crate::settings::BlockOn;
 use crate::time::Timestamp;
 
-/// A checked workflow with all its options.
+/// A job to accept, with its checked workflow.
 #[derive(Clone, Debug)]
 pub struct JobSubmission {
-    pub id: JobId,
-    pub tenant: Tenant,
-    pub priority: i8,
-    pub service: Service,
-    pub shape: Shape,
-    pub workflow_hash: WorkflowHash,
-    pub needs: Requirements,
+    /// Complete but for the times: those follow from when the plane accepts it.
+    pub job: AcceptedJob,
     /// Counted from acceptance.
     pub deadline: Option<Duration>,
-    pub attempts_max: Option<u8>,
-    pub options: JobOptions,
-    pub key: Option<IdempotencyKey>,
-    /// What the store knows about this key, for jobs that ended long ago.
+    /// What the store knows about the job's key, for jobs that ended long ago.
     pub known: Option<KnownKey>,
-    pub labels: BTreeMap<String, String>,
-    pub metadata: Map<String, Value>,
     pub workflow: Arc<RawValue>,
 }
 
@@ -58,7 +45,7 @@ impl Plane {
         submission: JobSubmission,
     ) -> Result<PlaneAnswer, Refusal> {
         if let Some(known) = self.known_key(&submission) {
-            let fingerprint = submission.key.as_ref().map(|key| key.fingerprint);
+            let fingerprint = submission.job.key.as_ref().map(|key| key.fingerprint);
             if fingerprint != Some(known.fingerprint) {
                 return Err(Refusal::KeyConflict { job: known.job });
             }
@@ -68,9 +55,14 @@ impl Plane {
             let open_max = self.settings.open_jobs_max;
             return Err(Refusal::QueueFull { open_max, retry_after: RETRY_WHEN_FULL });
         }
-        let id = submission.id;
+        let id = submission.job.id;
         assert!(!self.jobs.contains_key(&id), "job ids are drawn once");
-        let (accepted, workflow) = self.accept(now, submission);
+        let JobSubmission { job: mut accepted, deadline, workflow, .. } = submission;
+        accepted.accepted_at = now;
+        accepted.deadline = deadline.map(|deadline| now.plus(deadline));
+        if self.settings.block_on == BlockOn::Exact {
+            accepted.shape = accepted.workflow_hash;
+        }
         let job = Box::new(self.header(accepted.clone()));
         let status = job.status(now);
         self.outbox.record(Record::JobAccepted { job: Arc::new(accepted), status, workflow });
@@ -85,33 +77,9 @@ impl Plane {
         Ok(PlaneAnswer::Accepted { job: id, created: true })
     }
 
-    fn accept(&self, now: Timestamp, submission: JobSubmission) -> (AcceptedJob, Arc<RawValue>) {
-        let shape = match self.settings.block_on {
-            BlockOn::Shape => submission.shape,
-            BlockOn::Exact => submission.workflow_hash,
-        };
-        let accepted = AcceptedJob {
-            id: submission.id,
-            accepted_at: now,
-            tenant: submission.tenant,
-            priority: submission.priority,
-            service: submission.service,
-            shape,
-            workflow_hash: submission.workflow_hash,
-            needs: submission.needs,
-            deadline: submission.deadline.map(|deadline| now.plus(deadline)),
-            attempts_max: submission.attempts_max,
-            options: submission.options,
-            key: submission.key,
-            labels: submission.labels,
-            metadata: submission.metadata,
-        };
-        (accepted, submission.workflow)
-    }
-
     fn known_key(&self, submission: &JobSubmission) -> Option<KnownKey> {
-        let key = submission.key.as_ref()?;
-        let open = self.keys.get(&(submission.tenant.clone(), key.key.clone())).copied();
+        let key = submission.job.key.as_ref()?;
+        let open = self.keys.get(&(submission.job.tenant.clone(), key.key.clone())).copied();
         open.or(submission.known)
     }
 

@@ -8,13 +8,12 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::json_tree::{Tree, Value};
-use crate::id::Hash;
 
 /// `size` is the estimated length, to avoid reallocation.
-pub(super) fn hash(tree: &Tree<'_>, value: &Value<'_>, size: usize) -> Hash {
+pub(super) fn text(tree: &Tree<'_>, value: &Value<'_>, size: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(size);
     write(tree, value, &mut out);
-    Hash::digest(&out)
+    out
 }
 
 pub(super) fn write(tree: &Tree<'_>, value: &Value<'_>, out: &mut Vec<u8>) {

@@ -21,6 +21,7 @@ pub(super) fn parse<'a>(body: &'a str, limits: &WorkflowLimits) -> Result<Tree<'
     if body.len() > limits.bytes_max {
         return Err(InvalidWorkflow::TooBig { bytes: body.len(), max: limits.bytes_max });
     }
+    super::reads::count();
     let mut reader = Reader::new(limits);
     let mut json = serde_json::Deserializer::from_str(body);
     let read = Below { reader: &mut reader, depth: 0 }.deserialize(&mut json);

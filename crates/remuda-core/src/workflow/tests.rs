@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 
-use super::{ExaminedWorkflow, InvalidKind, InvalidWorkflow, WorkflowLimits, canonical_hash, examine};
+use super::{InvalidKind, InvalidWorkflow, WorkflowFacts, WorkflowLimits, canonical_hash, examine, reads};
 use crate::id::Hash;
 
 const LINE: &str = r#"{
@@ -13,8 +13,8 @@ const LINE: &str = r#"{
   "3": {"class_type": "Save", "inputs": {"images": ["2", 0]}}
 }"#;
 
-fn look(body: &str) -> ExaminedWorkflow {
-    examine(body, &WorkflowLimits::default()).unwrap_or_else(|why| panic!("{why}: {body}"))
+fn look(body: &str) -> WorkflowFacts {
+    examine(body, &WorkflowLimits::default()).unwrap_or_else(|why| panic!("{why}: {body}")).0
 }
 
 fn refusal(body: &str) -> InvalidWorkflow {
@@ -52,7 +52,7 @@ fn a_wrapped_graph_is_that_graph() {
         (look(LINE), look(&wrapped("{}")), look(&wrapped(r#"{"a": {"class_type": "X"}}"#)));
     for it in [&one, &other] {
         let body_hash = it.body_hash;
-        assert_eq!(*it, ExaminedWorkflow { body_hash, ..bare.clone() });
+        assert_eq!(*it, WorkflowFacts { body_hash, ..bare.clone() });
     }
     assert_eq!(bare.body_hash, bare.workflow_hash);
     assert!(one.body_hash != other.body_hash && one.body_hash != bare.body_hash);
@@ -202,7 +202,7 @@ fn what_is_no_json_is_malformed_and_says_where() {
 #[test]
 fn nothing_over_a_limit_is_taken() {
     let limits = WorkflowLimits { depth_max: 4, nodes_max: 3, values_max: 22, bytes_max: LINE.len() };
-    assert_eq!(examine(LINE, &limits).map(|line| line.nodes), Ok(3), "all of them are just enough");
+    assert_eq!(examine(LINE, &limits).map(|line| line.0.nodes), Ok(3), "all of them are just enough");
     let refused = |limits: WorkflowLimits| examine(LINE, &limits).expect_err("a limit");
     assert_eq!(
         refused(WorkflowLimits { depth_max: 3, ..limits }),
@@ -460,4 +460,27 @@ proptest! {
         body.truncate(if cut { at } else { body.len() });
         let _ = examine(&String::from_utf8_lossy(&body), &WorkflowLimits::default());
     }
+}
+
+/// Blobs that a job names must be found however they are written.
+#[test]
+fn content_hashes_are_found_with_escapes_and_in_other_texts() {
+    let digits = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+    let name = format!("blake3:{digits}");
+    for body in [
+        format!(r#"{{"a": {{"hash": "{name}"}}}}"#),
+        format!(r#"{{"a": "x blake3:blake3:{digits} y"}}"#),
+        format!(r#"{{"a": "\u0062lake3\u003a{digits}"}}"#),
+        format!(r#"{{"{name}": 1}}"#),
+    ] {
+        assert!(look(&body).content_hashes.contains(&name), "{body}");
+    }
+    assert!(look(r#"{"a": "blake3:", "b": "blake3:äöü"}"#).content_hashes.is_empty());
+}
+
+#[test]
+fn a_parse_counts_as_one_read() {
+    let before = reads();
+    look(LINE);
+    assert_eq!(reads() - before, 1);
 }

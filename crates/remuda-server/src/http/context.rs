@@ -82,7 +82,6 @@ impl Context {
             blobs: self.blobs.clone(),
             workflows: self.workflows.clone(),
             secrets: self.secrets.clone(),
-            limits: self.limits,
             webhooks: self.webhooks,
         }
     }

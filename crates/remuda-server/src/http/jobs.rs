@@ -29,7 +29,7 @@ pub(super) use self::why::why;
 
 use super::path::Path;
 use super::{ApiError, Caller, Context};
-use crate::intake::{SubmitFields, Submitted};
+use crate::intake::{SubmitFields, Submitted, parse_with_attachments};
 use crate::live::LiveAttempt;
 use crate::plane_handle::PlaneError;
 use remuda_core::wire::live::ProgressSnapshot;
@@ -85,8 +85,7 @@ pub(super) async fn submit(
         include_outputs: body.include_outputs,
         webhook: body.webhook,
     };
-    let request = SubmitFields {
-        workflow: Arc::from(body.workflow.to_owned()),
+    let fields = SubmitFields {
         tenant: caller.tenant(body.tenant.as_ref())?,
         priority: context.access.priority(&caller, body.priority)?,
         service: body.service,
@@ -94,13 +93,12 @@ pub(super) async fn submit(
         deadline: body.deadline_seconds.map(Duration::from_secs),
         attempts_max: body.attempts_max,
         options,
-        attachments: body.attachments,
         idempotency_key: in_header.transpose()?.or(body.idempotency_key),
         labels: body.labels,
         metadata: body.metadata,
-        keys: Default::default(),
     };
-    let Submitted { job, created } = context.intake().submit(request).await?;
+    let workflow = parse_with_attachments(body.workflow.to_owned(), &body.attachments, &context.limits)?;
+    let Submitted { job, created } = context.intake().submit(workflow, fields).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/remuda/v1/jobs/{job}");
     Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "created": created })))

@@ -168,8 +168,8 @@ impl Drop for HeldBeat {
 /// left out and comes again with the next beat.
 async fn fill_in(context: &Context, reply: &mut BeatReply) {
     for start in &mut reply.start {
-        let workflow = context.workflows.read(&context.store, start.job).await.ok().flatten();
-        start.workflow = workflow.map(|workflow| context.secrets.put_into(start.job, workflow));
+        start.workflow = context.workflows.read(&context.store, start.job).await.ok().flatten();
+        start.keys = context.secrets.find(start.job);
     }
     reply.start.retain(|start| start.workflow.is_some());
 }

@@ -1,29 +1,44 @@
 //! Replaces file names in inputs of a graph by references to attached content. All other text of the workflow stays unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
+use remuda_core::workflow::{InputGraph, Workflow, WorkflowLimits};
 use remuda_store::blobs::BlobHash;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
-type Members = BTreeMap<String, Box<RawValue>>;
+use super::IntakeError;
+
+/// Parses a workflow in which names of attachments stand for files.
+pub fn parse_with_attachments(
+    workflow: Box<RawValue>,
+    attachments: &BTreeMap<String, BlobHash>,
+    limits: &WorkflowLimits,
+) -> Result<Workflow, IntakeError> {
+    if attachments.is_empty() {
+        return Ok(Workflow::parse(workflow, limits)?);
+    }
+    let attached = attach(&workflow, attachments)
+        .map_err(IntakeError::Invalid)
+        .and_then(|attached| Ok(Workflow::parse(attached, limits)?));
+    if attached.is_err() {
+        // What is wrong with the workflow as it was sent is the better explanation.
+        Workflow::parse(workflow, limits)?;
+    }
+    attached
+}
 
 /// The workflow with references in place of names.
-pub(super) fn attach(
-    workflow: &RawValue,
-    attachments: &BTreeMap<String, BlobHash>,
-) -> Result<Arc<RawValue>, String> {
-    let mut body = members(workflow).ok_or("attachments need a graph that names them")?;
+fn attach(workflow: &RawValue, attachments: &BTreeMap<String, BlobHash>) -> Result<Box<RawValue>, String> {
+    let mut graph = InputGraph::read(workflow).ok_or("attachments need a graph that names them")?;
     let mut used = BTreeSet::new();
-    // As in `examine`: a wrapped graph stands under `prompt`.
-    let wrapped = body.get("prompt").and_then(|inner| members(inner));
-    match wrapped.filter(|inner| !inner.contains_key("class_type")) {
-        Some(mut graph) => {
-            refer(&mut graph, attachments, &mut used)?;
-            body.insert("prompt".to_owned(), raw(&graph)?);
-        }
-        None => refer(&mut body, attachments, &mut used)?,
+    for (_, value) in graph.nodes.values_mut().flat_map(|node| node.inputs_mut()) {
+        let Ok(name) = serde_json::from_str::<String>(value.get()) else { continue };
+        let Some(hash) = attachments.get(&name) else { continue };
+        let info = json!({ "hash": hash.to_string(), "file_path": name });
+        *value = to_raw_value(&json!({ "__type": "core/ASSET", "info": info }))
+            .map_err(|error| format!("the workflow cannot be serialized: {error}"))?;
+        used.insert(name);
     }
     if let Some(name) = attachments.keys().find(|name| !used.contains(*name)) {
         return Err(format!(
@@ -31,40 +46,7 @@ pub(super) fn attach(
              \"image\": {name:?}"
         ));
     }
-    Ok(Arc::from(raw(&body)?))
-}
-
-fn refer(
-    graph: &mut Members,
-    attachments: &BTreeMap<String, BlobHash>,
-    used: &mut BTreeSet<String>,
-) -> Result<(), String> {
-    for node in graph.values_mut() {
-        let Some(mut fields) = members(node) else { continue };
-        let Some(mut inputs) = fields.get("inputs").and_then(|inputs| members(inputs)) else { continue };
-        let mut is_changed = false;
-        for value in inputs.values_mut() {
-            let Ok(name) = serde_json::from_str::<String>(value.get()) else { continue };
-            let Some(hash) = attachments.get(&name) else { continue };
-            let info = json!({ "hash": hash.to_string(), "file_path": name });
-            *value = raw(&json!({ "__type": "core/ASSET", "info": info }))?;
-            used.insert(name);
-            is_changed = true;
-        }
-        if is_changed {
-            fields.insert("inputs".to_owned(), raw(&inputs)?);
-            *node = raw(&fields)?;
-        }
-    }
-    Ok(())
-}
-
-fn members(value: &RawValue) -> Option<Members> {
-    serde_json::from_str(value.get()).ok()
-}
-
-fn raw(value: &impl serde::Serialize) -> Result<Box<RawValue>, String> {
-    to_raw_value(value).map_err(|error| format!("the workflow cannot be serialized: {error}"))
+    Ok(graph.write())
 }
 
 #[cfg(test)]

@@ -1,4 +1,6 @@
 use remuda_core::settings::Settings;
+use remuda_core::workflow::{JobKeys, WorkflowLimits};
+use serde_json::value::RawValue;
 
 use super::*;
 use crate::effects::EffectRunner;
@@ -19,13 +21,14 @@ async fn submit_and_disconnect(open_jobs_max: usize) -> (PlaneHandle, JobSecrets
         blobs,
         workflows: WorkflowCache::default(),
         secrets: secrets.clone(),
-        limits: WorkflowLimits::default(),
         webhooks: Policy { allow_private: true },
     };
     let workflow = RawValue::from_string(r#"{"n":1}"#.to_owned()).unwrap();
-    let mut request = SubmitFields::new(Arc::from(workflow), "anna".parse().unwrap());
-    request.keys.insert("api_key_comfy_org".to_owned(), "k".to_owned());
-    let client = tokio::spawn(async move { intake.submit(request).await });
+    let mut keys = JobKeys::default();
+    keys.insert("api_key_comfy_org", "k".to_owned());
+    let workflow = Workflow::parse(workflow, &WorkflowLimits::default()).unwrap().with_keys(keys);
+    let fields = SubmitFields::new("anna".parse().unwrap());
+    let client = tokio::spawn(async move { intake.submit(workflow, fields).await });
     until(async || !secrets.is_empty()).await;
     client.abort();
     assert!(client.await.unwrap_err().is_cancelled());

@@ -120,11 +120,13 @@ async fn touch_for_uploads(blobs: &BlobStore, store: &Store, now: Timestamp) -> 
 mod tests {
     use std::sync::Arc;
 
+
     use remuda_core::document::Document;
     use remuda_core::id::JobId;
     use remuda_core::plane::{JobSubmission, PlaneEvent};
+    use remuda_core::record::AcceptedJob;
     use remuda_core::settings::Settings;
-    use remuda_core::workflow::{self, WorkflowLimits};
+    use remuda_core::workflow::{Workflow, WorkflowLimits};
     use remuda_store::blobs::BlobHash;
     use serde_json::value::RawValue;
 
@@ -165,25 +167,27 @@ mod tests {
         /// Submits a job that names a blob and never runs.
         async fn submit(&self, blob: BlobHash) -> JobId {
             let text = format!("{{\"picture\":{{\"info\":{{\"hash\":\"{blob}\"}}}}}}");
-            let examined = workflow::examine(&text, &WorkflowLimits::default()).unwrap();
+            let text = RawValue::from_string(text).unwrap();
+            let workflow = Workflow::parse(text, &WorkflowLimits::default()).unwrap();
             let id = self.plane.new_job_id();
-            let submission = JobSubmission {
+            let job = AcceptedJob {
                 id,
+                accepted_at: Timestamp::ZERO,
                 tenant: "default".parse().unwrap(),
                 priority: 0,
                 service: "exec".parse().unwrap(),
-                shape: examined.shape,
-                workflow_hash: examined.workflow_hash,
+                shape: workflow.facts().shape,
+                workflow_hash: workflow.facts().workflow_hash,
                 needs: Default::default(),
                 deadline: None,
                 attempts_max: None,
                 options: remuda_core::options::JobOptions::default(),
                 key: None,
-                known: None,
                 labels: Default::default(),
                 metadata: Default::default(),
-                workflow: Arc::from(RawValue::from_string(text).unwrap()),
             };
+            let workflow = workflow.text().clone();
+            let submission = JobSubmission { job, deadline: None, known: None, workflow };
             self.plane.request(PlaneEvent::Submit(Box::new(submission))).await.unwrap();
             id
         }

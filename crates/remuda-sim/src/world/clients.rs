@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use remuda_core::id::{Hash, JobId};
 use remuda_core::need::Requirements;
 use remuda_core::plane::{JobSubmission, KnownKey};
-use remuda_core::record::IdempotencyKey;
+use remuda_core::record::{AcceptedJob, IdempotencyKey};
+use remuda_core::time::Timestamp;
 
 use super::World;
 use crate::event_queue::SimEvent;
@@ -125,8 +126,9 @@ impl World<'_> {
             _ => {}
         }
         let zone = plan.zone.map(|zone| ("zone".to_owned(), zone.to_owned()));
-        JobSubmission {
+        let job = AcceptedJob {
             id,
+            accepted_at: Timestamp::ZERO,
             tenant: self.tenant_of(client),
             priority: plan.priority,
             service: plan.service.clone(),
@@ -138,17 +140,16 @@ impl World<'_> {
                 excluded,
                 ..Requirements::default()
             },
-            deadline: plan.deadline,
+            deadline: None,
             attempts_max: plan.attempts_max,
             options,
             key: plan
                 .has_key
                 .then(|| IdempotencyKey { key: key(client), fingerprint: Hash::from_bytes(hash) }),
-            known,
             labels: BTreeMap::new(),
             metadata: serde_json::Map::new(),
-            workflow: self.result.clone(),
-        }
+        };
+        JobSubmission { job, deadline: plan.deadline, known, workflow: self.result.clone() }
     }
 
     /// What the store knows about the client's key, looked up as the HTTP layer does.

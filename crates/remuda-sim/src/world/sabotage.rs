@@ -176,6 +176,7 @@ impl World<'_> {
             service_job_id: job.service_job_id(attempt),
             include_outputs: std::collections::BTreeSet::new(),
             workflow: Some(self.result.clone()),
+            keys: Default::default(),
         })
     }
 

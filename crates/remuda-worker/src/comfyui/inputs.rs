@@ -4,29 +4,28 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::PoisonError;
 
-use remuda_comfyui::{AssetRef, find_assets};
+use remuda_comfyui::AssetRef;
 use remuda_core::service::{ServiceFailure, ServiceFault};
 use remuda_store::blobs::BlobHash;
-use serde_json::value::RawValue;
 
 use super::ComfyuiContext;
 use crate::blob_link::BlobLinkError;
 
 impl ComfyuiContext {
-    /// Uploads every referenced file that the server does not have yet; returns the name of each there.
+    /// Uploads every file that the server does not have yet; returns the name of each there.
     pub(super) async fn upload_inputs(
         &self,
-        workflow: &RawValue,
+        assets: &[AssetRef],
     ) -> Result<BTreeMap<String, String>, ServiceFailure> {
         let mut names = BTreeMap::new();
-        for asset in find_assets(workflow)? {
+        for asset in assets {
             let known =
                 self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).get(&asset.hash).cloned();
             let name = match known {
                 Some(name) => name,
-                None => self.upload(&asset).await?,
+                None => self.upload(asset).await?,
             };
-            names.insert(asset.hash, name);
+            names.insert(asset.hash.clone(), name);
         }
         Ok(names)
     }

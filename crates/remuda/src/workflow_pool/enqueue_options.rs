@@ -2,20 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use remuda_core::id::{Tenant, WorkerId};
-use remuda_core::need::Requirements;
+use remuda_core::workflow::Workflow;
 use remuda_store::blobs::BlobHash;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt as _;
 
 use super::{WorkflowPoolError, busy};
 use remuda_server::http::Context;
-use remuda_server::intake::SubmitFields;
+use remuda_server::intake::{SubmitFields, parse_with_attachments};
 
 /// A file is read in pieces of this size.
 const PIECE_BYTES: usize = 256 << 10;
@@ -32,17 +31,17 @@ const PIECE_BYTES: usize = 256 << 10;
 ///     .metadata("user", "anna")
 ///     .attach("photo.png", std::path::Path::new("holiday/42.png"));
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EnqueueOptions {
-    tenant: Option<Tenant>,
-    priority: i8,
-    needs: Requirements,
-    deadline: Option<Duration>,
-    attempts_max: Option<u8>,
-    options: remuda_core::options::JobOptions,
-    key: Option<String>,
-    metadata: Map<String, Value>,
+    fields: SubmitFields,
     files: BTreeMap<String, AttachmentContent>,
+}
+
+impl Default for EnqueueOptions {
+    fn default() -> Self {
+        let tenant = "default".parse().expect("a plain word is a tenant");
+        EnqueueOptions { fields: SubmitFields::new(tenant), files: BTreeMap::new() }
+    }
 }
 
 /// The content of a file that is attached to a job.
@@ -59,78 +58,78 @@ impl EnqueueOptions {
 
     /// From -128 to 127; higher runs first.
     pub fn priority(mut self, priority: i8) -> EnqueueOptions {
-        self.priority = priority;
+        self.fields.priority = priority;
         self
     }
 
     /// The job's tenant; servers are shared fairly between tenants.
     pub fn tenant(mut self, tenant: Tenant) -> EnqueueOptions {
-        self.tenant = Some(tenant);
+        self.fields.tenant = tenant;
         self
     }
 
     /// How many attempts may fail through the job's own fault. Failures of servers do not count.
     pub fn max_attempts(mut self, attempts: u8) -> EnqueueOptions {
-        self.attempts_max = Some(attempts);
+        self.fields.attempts_max = Some(attempts);
         self
     }
 
     /// Waits this long before every retry, instead of doubling the delay.
     pub fn retry_delay(mut self, delay: Duration) -> EnqueueOptions {
-        self.options.retry_delay = Some(delay);
+        self.fields.options.retry_delay = Some(delay);
         self
     }
 
     /// The job fails if it has not ended within this time.
     pub fn deadline(mut self, within: Duration) -> EnqueueOptions {
-        self.deadline = Some(within);
+        self.fields.deadline = Some(within);
         self
     }
 
     /// Uses this worker first while it is free, others otherwise.
     pub fn prefer(mut self, worker: WorkerId) -> EnqueueOptions {
-        self.options.preferred.insert(worker);
+        self.fields.options.preferred.insert(worker);
         self
     }
 
     pub fn exclude(mut self, worker: WorkerId) -> EnqueueOptions {
-        self.needs.excluded.insert(worker);
+        self.fields.needs.excluded.insert(worker);
         self
     }
 
     /// Runs the job only on this worker, however long it has to wait.
     pub fn pin(mut self, worker: WorkerId) -> EnqueueOptions {
-        self.needs.pin = Some(worker);
+        self.fields.needs.pin = Some(worker);
         self
     }
 
     /// Returns only the outputs of these nodes; by default those of all.
     pub fn include_outputs(mut self, nodes: impl IntoIterator<Item = impl Into<String>>) -> EnqueueOptions {
-        self.options.include_outputs = nodes.into_iter().map(Into::into).collect::<BTreeSet<_>>();
+        self.fields.options.include_outputs = nodes.into_iter().map(Into::into).collect::<BTreeSet<_>>();
         self
     }
 
     /// How long an attempt may take from its dispatch until its server starts it.
     pub fn start_limit(mut self, limit: Duration) -> EnqueueOptions {
-        self.options.start_limit = Some(limit);
+        self.fields.options.start_limit = Some(limit);
         self
     }
 
     /// How long a started attempt may make no progress.
     pub fn node_limit(mut self, limit: Duration) -> EnqueueOptions {
-        self.options.node_limit = Some(limit);
+        self.fields.options.node_limit = Some(limit);
         self
     }
 
     /// Enqueueing the same key again returns the same job.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> EnqueueOptions {
-        self.key = Some(key.into());
+        self.fields.idempotency_key = Some(key.into());
         self
     }
 
     /// Returned with every event of the job; at most 4096 bytes of JSON in total.
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> EnqueueOptions {
-        self.metadata.insert(name.into(), value.into());
+        self.fields.metadata.insert(name.into(), value.into());
         self
     }
 
@@ -144,29 +143,19 @@ impl EnqueueOptions {
         self
     }
 
-    /// Stores the attachments and builds the request to the plane.
-    pub(super) async fn request(
+    /// Stores the attachments and parses the workflow that names them.
+    pub(super) async fn parse(
         self,
-        workflow: Arc<RawValue>,
+        workflow: Box<RawValue>,
         context: &Context,
-    ) -> Result<SubmitFields, WorkflowPoolError> {
-        let tenant = match self.tenant {
-            Some(tenant) => tenant,
-            None => "default".parse().map_err(|bad| WorkflowPoolError::Invalid(format!("{bad}")))?,
-        };
-        let mut request = SubmitFields::new(workflow, tenant);
+    ) -> Result<(Workflow, SubmitFields), WorkflowPoolError> {
+        let mut attachments = BTreeMap::new();
         for (name, content) in self.files {
             let hash = content.store(&name, context).await?;
-            request.attachments.insert(name, hash);
+            attachments.insert(name, hash);
         }
-        request.priority = self.priority;
-        request.needs = self.needs;
-        request.deadline = self.deadline;
-        request.attempts_max = self.attempts_max;
-        request.options = self.options;
-        request.idempotency_key = self.key;
-        request.metadata = self.metadata;
-        Ok(request)
+        let workflow = parse_with_attachments(workflow, &attachments, &context.limits)?;
+        Ok((workflow, self.fields))
     }
 }
 

@@ -1,7 +1,6 @@
 //! The forms in which a program may pass a workflow.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -19,7 +18,7 @@ enum Source {
 }
 
 impl WorkflowSource {
-    pub(super) async fn read(self) -> Result<Arc<RawValue>, String> {
+    pub(super) async fn read(self) -> Result<Box<RawValue>, String> {
         let (text, origin) = match self.0 {
             Source::Text(text) => (text, "the workflow".to_owned()),
             Source::File(path) => {
@@ -29,7 +28,7 @@ impl WorkflowSource {
             }
         };
         let raw = serde_json::from_str::<Box<RawValue>>(&text);
-        raw.map(Arc::from).map_err(|error| {
+        raw.map_err(|error| {
             let hint = if text.trim_start().starts_with('{') { "" } else { "; for a file, pass a Path" };
             format!("{origin} is not JSON: {error}{hint}")
         })

@@ -9,10 +9,10 @@ fn a_block_ends_with_one_trial_at_a_time_and_doubles_with_each_that_fails() {
     let mut story = Story::new();
     story.join_bystander();
     story.join_with("a", |join| join.slots = 4);
-    let first = story.submit_with("s", |it| it.attempts_max = Some(1)).unwrap();
+    let first = story.submit_with("s", |it| it.job.attempts_max = Some(1)).unwrap();
     story.fail("a", first, Cause::Job);
     let jobs: Vec<_> =
-        (0..4).map(|_| story.submit_with("s", |it| it.attempts_max = Some(1)).unwrap()).collect();
+        (0..4).map(|_| story.submit_with("s", |it| it.job.attempts_max = Some(1)).unwrap()).collect();
     assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
     story.beat_to(59, &["a"]);
     story.are(&jobs, "queued");

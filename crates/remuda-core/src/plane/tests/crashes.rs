@@ -107,7 +107,7 @@ fn tale(steps: usize) -> Vec<String> {
     story.dies_after = steps;
     story.join("a");
     story.join("b");
-    let only = |worker: &'static str| move |it: &mut JobSubmission| it.needs.pin = Some(id(worker));
+    let only = |worker: &'static str| move |it: &mut JobSubmission| it.job.needs.pin = Some(id(worker));
     let done = story.submit_with("s", only("a")).unwrap();
     story.work_to(5, &["a", "b"]);
     story.complete("a", done);
@@ -119,7 +119,7 @@ fn tale(steps: usize) -> Vec<String> {
     let unwanted = story.submit("s");
     story.cancel(unwanted).unwrap();
     let big = || [("gpu".to_owned(), "big".to_owned())].into();
-    let moved = story.submit_with("s", |it| it.needs.labels = big()).unwrap();
+    let moved = story.submit_with("s", |it| it.job.needs.labels = big()).unwrap();
     story.work_to(130, &["a", "b"]);
     for worker in ["a", "b"] {
         story.join_with(worker, |join| join.offer.labels = big());

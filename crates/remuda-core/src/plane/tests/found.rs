@@ -26,9 +26,9 @@ fn an_order_that_our_own_absence_held_up_is_not_late() {
 fn a_key_is_known_after_its_job_has_ended_even_if_the_store_was_asked_too_early() {
     let key = || Some(IdempotencyKey { key: "k".to_owned(), fingerprint: Hash::digest(b"body") });
     let mut story = Story::new();
-    let job = story.submit_with("s", |it| it.key = key()).unwrap();
+    let job = story.submit_with("s", |it| it.job.key = key()).unwrap();
     story.cancel(job).unwrap();
-    assert_eq!(story.submit_with("s", |it| (it.key, it.known) = (key(), None)), Ok(job));
+    assert_eq!(story.submit_with("s", |it| (it.job.key, it.known) = (key(), None)), Ok(job));
 }
 
 /// Faults: D17. While the store is away a worker joins again and again, and is given work each time.

@@ -14,7 +14,7 @@ fn seconds(seconds: u64) -> Option<Duration> {
 
 impl Story {
     fn submit_so(&mut self, name: &str, change: impl FnOnce(&mut JobOptions)) -> JobId {
-        self.submit_with(name, |it| change(&mut it.options)).unwrap()
+        self.submit_with(name, |it| change(&mut it.job.options)).unwrap()
     }
 
     fn set_affinity(&mut self, name: &str, preferred: &[&str], excluded: &[&str]) {
@@ -170,7 +170,7 @@ fn a_block_at_threshold_three_comes_with_the_third_failure_and_says_what_failed(
     let mut story = Story::with(settings);
     story.join("a");
     let metadata = detail([("user", "ada".into())]);
-    let job = story.submit_with("s", |it| it.metadata = metadata.clone()).unwrap();
+    let job = story.submit_with("s", |it| it.job.metadata = metadata.clone()).unwrap();
     for second in [10, 20] {
         story.fail("a", job, Cause::Job);
         assert_eq!(story.news("client:"), Vec::<String>::new());
@@ -212,9 +212,9 @@ fn who_was_only_counted_is_not_let_go() {
 fn many_jobs_pinned_to_a_busy_worker_do_not_delay_one_for_an_idle_one() {
     let mut story = Story::new();
     story.join("a");
-    let long = story.submit_with("s", |it| it.needs.pin = Some(id("a"))).unwrap();
+    let long = story.submit_with("s", |it| it.job.needs.pin = Some(id("a"))).unwrap();
     let pinned: Vec<_> =
-        (0..150).map(|_| story.submit_with("s", |it| it.needs.pin = Some(id("a"))).unwrap()).collect();
+        (0..150).map(|_| story.submit_with("s", |it| it.job.needs.pin = Some(id("a"))).unwrap()).collect();
     let free = story.submit("s");
     story.join("b");
     story.is(long, "running on a");

@@ -13,7 +13,7 @@ fn every_reason_to_wait_has_its_sentence() {
     let next = story.submit("t");
     story.submit("t");
     assert_eq!(story.why(next), "all 1 matching workers are busy; 1 other jobs wait too (fair share)");
-    let other = story.submit_with("t", |it| it.service = "comfyui".parse().unwrap()).unwrap();
+    let other = story.submit_with("t", |it| it.job.service = "comfyui".parse().unwrap()).unwrap();
     assert_eq!(story.why(other), "unschedulable: no worker offers service comfyui");
     story.poll("a");
     story.work_to(20, &["a"]);
@@ -54,7 +54,7 @@ fn a_missing_model_class_label_or_memory_is_named() {
         ),
     ];
     for (needs, reason) in needs {
-        let job = story.submit_with("s", |it| it.needs = needs).unwrap();
+        let job = story.submit_with("s", |it| it.job.needs = needs).unwrap();
         assert_eq!(story.why(job), format!("unschedulable: {reason}"));
     }
 }
@@ -106,7 +106,7 @@ fn events_come_in_one_order_and_carry_what_was_said_at_submission() {
     story.join("a");
     let metadata = detail([("user", "ada".into())]);
     let job = story
-        .submit_with("s", |it| (it.metadata, it.tenant) = (metadata.clone(), "t".parse().unwrap()))
+        .submit_with("s", |it| (it.job.metadata, it.job.tenant) = (metadata.clone(), "t".parse().unwrap()))
         .unwrap();
     story.fail("a", job, Cause::Job);
     story.restart();

@@ -7,8 +7,9 @@ fn check(mut story: Story, jobs: &[(i8, &str, &str)], waits: u64, expected: &[us
     let ids: Vec<_> = jobs
         .iter()
         .map(|(priority, tenant, shape)| {
-            let change =
-                |it: &mut JobSubmission| (it.priority, it.tenant) = (*priority, tenant.parse().unwrap());
+            let change = |it: &mut JobSubmission| {
+                (it.job.priority, it.job.tenant) = (*priority, tenant.parse().unwrap())
+            };
             story.submit_with(shape, change).unwrap()
         })
         .collect();
@@ -89,12 +90,12 @@ fn a_job_runs_only_where_everything_it_needs_is() {
     story.join_with("sdxl", |join| join.offer.models = listed(&["sdxl.safetensors"]));
     let needs = Requirements { models: ["sdxl.safetensors".to_owned()].into(), ..Requirements::default() };
     let (first, second) = (
-        story.submit_with("s", |it| it.needs = needs.clone()).unwrap(),
-        story.submit_with("s", |it| it.needs = needs.clone()).unwrap(),
+        story.submit_with("s", |it| it.job.needs = needs.clone()).unwrap(),
+        story.submit_with("s", |it| it.job.needs = needs.clone()).unwrap(),
     );
     story.is(first, "running on sdxl, attempt 1");
     story.is(second, "queued");
-    let pinned = story.submit_with("s", |it| it.needs.pin = Some(id("flux"))).unwrap();
+    let pinned = story.submit_with("s", |it| it.job.needs.pin = Some(id("flux"))).unwrap();
     story.is(pinned, "running on flux, attempt 1");
     let offer =
         Capabilities { models: listed(&["flux.safetensors", "sdxl.safetensors"]), ..Capabilities::default() };

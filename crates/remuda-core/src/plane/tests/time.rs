@@ -37,7 +37,8 @@ fn clock_jump_counts_as_own_absence() {
     let mut story = Story::new();
     story.join("a");
     story.join("b");
-    let (job, waiting) = (story.submit("s"), story.submit_with("s", |it| it.service = "x".parse().unwrap()));
+    let (job, waiting) =
+        (story.submit("s"), story.submit_with("s", |it| it.job.service = "x".parse().unwrap()));
     story.work_to(10, &["a", "b"]);
     story.away_to(3610);
     story.is(job, "running on a, attempt 1");

@@ -73,15 +73,18 @@ fn key(key: &str, body: &[u8]) -> Option<IdempotencyKey> {
 #[test]
 fn a_submission_that_is_sent_again_is_the_same_job_and_another_body_is_a_conflict() {
     let mut story = Story::new();
-    let job = story.submit_with("s", |it| it.key = key("k", b"body")).unwrap();
-    assert_eq!(story.submit_with("s", |it| it.key = key("k", b"body")), Ok(job));
-    assert_eq!(story.submit_with("s", |it| it.key = key("k", b"other")), Err(Refusal::KeyConflict { job }));
+    let job = story.submit_with("s", |it| it.job.key = key("k", b"body")).unwrap();
+    assert_eq!(story.submit_with("s", |it| it.job.key = key("k", b"body")), Ok(job));
+    assert_eq!(
+        story.submit_with("s", |it| it.job.key = key("k", b"other")),
+        Err(Refusal::KeyConflict { job })
+    );
     let foreign = story.submit_with("s", |it| {
-        (it.key, it.tenant) = (key("k", b"other"), "another".parse().unwrap());
+        (it.job.key, it.job.tenant) = (key("k", b"other"), "another".parse().unwrap());
     });
     assert!(foreign.is_ok_and(|foreign| foreign != job), "keys belong to a tenant");
     story.restart();
-    assert_eq!(story.submit_with("s", |it| it.key = key("k", b"body")), Ok(job));
+    assert_eq!(story.submit_with("s", |it| it.job.key = key("k", b"body")), Ok(job));
     assert_eq!(story.plane.open_jobs(), 2);
 }
 
@@ -90,11 +93,11 @@ fn a_submission_that_is_sent_again_is_the_same_job_and_another_body_is_a_conflic
 fn what_the_store_knows_of_a_key_counts_when_the_job_has_ended() {
     let mut story = Story::new();
     story.join("a");
-    let job = story.submit_with("s", |it| it.key = key("k", b"body")).unwrap();
+    let job = story.submit_with("s", |it| it.job.key = key("k", b"body")).unwrap();
     story.complete("a", job);
     let known = Some(KnownKey { job, fingerprint: Hash::digest(b"body") });
-    assert_eq!(story.submit_with("s", |it| (it.key, it.known) = (key("k", b"body"), known)), Ok(job));
-    let other = story.submit_with("s", |it| (it.key, it.known) = (key("k", b"other"), known));
+    assert_eq!(story.submit_with("s", |it| (it.job.key, it.known) = (key("k", b"body"), known)), Ok(job));
+    let other = story.submit_with("s", |it| (it.job.key, it.known) = (key("k", b"other"), known));
     assert_eq!(other, Err(Refusal::KeyConflict { job }));
     assert_eq!(story.plane.open_jobs(), 0);
 }
@@ -103,7 +106,7 @@ fn what_the_store_knows_of_a_key_counts_when_the_job_has_ended() {
 #[test]
 fn one_tenants_flood_does_not_hold_up_another() {
     let mut story = Story::new();
-    let tenant = |name: &'static str| move |it: &mut JobSubmission| it.tenant = name.parse().unwrap();
+    let tenant = |name: &'static str| move |it: &mut JobSubmission| it.job.tenant = name.parse().unwrap();
     for _ in 0..50 {
         story.submit_with("s", tenant("flood")).unwrap();
     }
@@ -123,7 +126,7 @@ fn one_tenants_flood_does_not_hold_up_another() {
 fn unrunnable_job_says_so_and_runs_once_a_worker_can() {
     let mut story = Story::new();
     story.join("a");
-    let job = story.submit_with("s", |it| it.service = "comfyui".parse().unwrap()).unwrap();
+    let job = story.submit_with("s", |it| it.job.service = "comfyui".parse().unwrap()).unwrap();
     assert_eq!(story.why(job), "unschedulable: no worker offers service comfyui");
     story.join_with("b", |join| join.services = ["comfyui".parse().unwrap()].into());
     story.is(job, "running on b, attempt 1");

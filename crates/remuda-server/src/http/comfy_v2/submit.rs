@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::options::{JobOptions, Webhook};
 use remuda_core::time::Timestamp;
+use remuda_core::workflow::JobKeys;
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -19,7 +20,7 @@ use super::super::{ApiError, Caller, Context};
 use super::job;
 use super::links::Links;
 use super::upload_keys::{self, KEY_TTL};
-use super::validate::ValidWorkflow;
+use super::validate;
 use crate::intake::{SubmitFields, Submitted};
 
 const METADATA_MAX: usize = 16;
@@ -64,8 +65,8 @@ pub(super) async fn submit(
     let body = read(&body)?;
     let tenant = caller.tenant(body.tenant.as_ref())?;
     let key = upload_keys::read_key(&headers)?;
-    let ValidWorkflow { workflow, examined } = ValidWorkflow::check(&context, &caller, body.workflow).await?;
-    let request = SubmitFields {
+    let workflow = validate::parse(&context, &caller, body.workflow).await?;
+    let fields = SubmitFields {
         priority: context.access.priority(&caller, body.priority)?,
         deadline: body.deadline_seconds.map(Duration::from_secs),
         idempotency_key: match &key {
@@ -74,11 +75,11 @@ pub(super) async fn submit(
         },
         labels: body.labels,
         metadata: metadata(body.metadata)?,
-        keys: keys(body.extra_data)?,
         options: JobOptions { webhook: body.webhook, ..JobOptions::default() },
-        ..SubmitFields::new(workflow, tenant)
+        ..SubmitFields::new(tenant)
     };
-    let Submitted { job, created } = context.intake().submit_examined(request, examined).await?;
+    let workflow = workflow.with_keys(keys(body.extra_data)?);
+    let Submitted { job, created } = context.intake().submit(workflow, fields).await?;
     if let Some(key) = key.filter(|_| !created) {
         return Err(upload_keys::key_reused(&key));
     }
@@ -111,12 +112,14 @@ fn metadata(given: Option<Value>) -> Result<serde_json::Map<String, Value>, ApiE
     }
 }
 
-fn keys(extra: Option<ExtraData>) -> Result<crate::job_secrets::Keys, ApiError> {
+fn keys(extra: Option<ExtraData>) -> Result<JobKeys, ApiError> {
     let key = extra.and_then(|extra| extra.api_key_comfy_org);
     if key.as_ref().is_some_and(|key| key.len() > SECRET_BYTES_MAX) {
         return Err(ApiError::invalid(format!("api_key_comfy_org has at most {SECRET_BYTES_MAX} bytes")));
     }
-    Ok(key.map(|key| ("api_key_comfy_org".to_owned(), key)).into_iter().collect())
+    let mut keys = JobKeys::default();
+    key.into_iter().for_each(|key| keys.insert("api_key_comfy_org", key));
+    Ok(keys)
 }
 
 /// The name under which the key is stored with its job, distinct from keys of other surfaces. A key is free again after a
@@ -150,7 +153,7 @@ mod tests {
         let body = read(br#"{"workflow":{"1":{}},"extra_data":{"api_key_comfy_org":"hidden"},"priority":3}"#)
             .unwrap();
         assert!(!format!("{body:?}").contains("hidden"));
-        assert_eq!(keys(body.extra_data).unwrap()["api_key_comfy_org"], "hidden");
+        assert!(keys(body.extra_data).unwrap().iter().eq([("api_key_comfy_org", "hidden")]));
         for refused in [
             r#"{}"#,
             r#"[]"#,

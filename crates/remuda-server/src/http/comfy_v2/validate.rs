@@ -3,11 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::sync::Arc;
 
 use axum::http::StatusCode;
 use remuda_comfyui::json::JsonMembers;
-use remuda_core::workflow::{self, ExaminedWorkflow, InvalidKind, InvalidWorkflow};
+use remuda_core::workflow::{GraphNode, InputGraph, InvalidKind, InvalidWorkflow, Workflow, link_source};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -18,38 +17,48 @@ use super::asset::{self, Asset};
 const ASSET_TYPE_KEY: &str = "__type";
 const ASSET_TYPE: &str = "core/ASSET";
 
-/// A valid workflow with its asset references resolved.
-#[derive(Debug)]
-pub(super) struct ValidWorkflow {
-    pub(super) workflow: Arc<RawValue>,
-    pub(super) examined: ExaminedWorkflow,
-}
-
-impl ValidWorkflow {
-    pub(super) async fn check(
-        context: &Context,
-        caller: &Caller,
-        given: &RawValue,
-    ) -> Result<ValidWorkflow, ApiError> {
-        let examined = workflow::examine(given.get(), &context.limits).map_err(invalid_workflow)?;
-        if examined.service.is_none() || is_wrapped(given) {
-            return Err(not_a_graph(given));
-        }
-        check_classes(context, given, &examined).await?;
-        if !given.get().contains(ASSET_TYPE_KEY) {
-            return Ok(ValidWorkflow { workflow: Arc::from(given.to_owned()), examined });
-        }
-        let workflow = resolve(context, caller, given).await?;
-        // The hash must depend on the content of files, not on their asset ids.
-        let examined = workflow::examine(workflow.get(), &context.limits).map_err(invalid_workflow)?;
-        Ok(ValidWorkflow { workflow, examined })
+/// Parses a submitted workflow and resolves its asset references.
+pub(super) async fn parse(
+    context: &Context,
+    caller: &Caller,
+    given: &RawValue,
+) -> Result<Workflow, ApiError> {
+    let resolved = resolve(context, caller, given).await;
+    let parsed =
+        resolved.and_then(|resolved| Workflow::parse(resolved, &context.limits).map_err(invalid_workflow));
+    if parsed.is_err() {
+        // What is wrong with the workflow itself comes before what this fleet says about it.
+        Workflow::parse(given.to_owned(), &context.limits).map_err(invalid_workflow)?;
     }
+    parsed
 }
 
-/// True for `{"prompt": graph, …}`, which is not a workflow of this API.
-fn is_wrapped(given: &RawValue) -> bool {
-    let prompt = members(given).0.into_iter().find(|(key, _)| key == "prompt");
-    prompt.is_some_and(|(_, prompt)| !members(&prompt).0.iter().any(|(key, _)| key == "class_type"))
+/// Checks the graph against the fleet, and adds the content hash to each asset reference, so that a worker can fetch it and
+/// the workflow's hash depends on the content of files, not on their asset ids.
+async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result<Box<RawValue>, ApiError> {
+    let mut graph = InputGraph::read(given).ok_or_else(|| not_a_graph(false))?;
+    // `{"prompt": graph, …}` is not a workflow of this API.
+    if graph.wrapper.is_some() || !graph.is_graph() {
+        let is_list = |name| graph.nodes.get(name).is_some_and(GraphNode::is_list);
+        return Err(not_a_graph(is_list("nodes") && is_list("links")));
+    }
+    check_classes(context, &graph).await?;
+    if !given.get().contains(ASSET_TYPE_KEY) {
+        return Ok(given.to_owned());
+    }
+    let assets = find_assets(context, caller, &graph).await?;
+    for (_, value) in graph.nodes.values_mut().flat_map(|node| node.inputs_mut()) {
+        let replaced = replace_references(value, &mut |id| reference(assets.get(&id?)?));
+        if let Some(replaced) = replaced {
+            *value = replaced;
+        }
+    }
+    Ok(graph.write())
+}
+
+fn reference(asset: &Asset) -> Option<Box<RawValue>> {
+    let info = json!({ "id": asset.id.to_string(), "hash": asset.hash, "file_path": asset.meta.file_path });
+    to_raw_value(&json!({ ASSET_TYPE_KEY: ASSET_TYPE, "info": info })).ok()
 }
 
 fn problem(code: &'static str, message: impl Into<String>, node_errors: &Value) -> ApiError {
@@ -78,10 +87,8 @@ fn invalid_workflow(invalid: InvalidWorkflow) -> ApiError {
     problem("invalid_workflow", message, &node_errors)
 }
 
-fn not_a_graph(given: &RawValue) -> ApiError {
-    let members = members(given);
-    let is_list = |name| members.0.iter().any(|(key, value)| key == name && value.get().starts_with('['));
-    if is_list("nodes") && is_list("links") {
+fn not_a_graph(is_web_format: bool) -> ApiError {
+    if is_web_format {
         let message =
             "the workflow is in the format of the web interface: export it there with \"Export (API)\"";
         return problem("workflow_format_ui", message, &json!({}));
@@ -93,25 +100,18 @@ fn not_a_graph(given: &RawValue) -> ApiError {
     )
 }
 
-async fn check_classes(
-    context: &Context,
-    given: &RawValue,
-    examined: &ExaminedWorkflow,
-) -> Result<(), ApiError> {
-    let Some(service) = examined.service.clone() else { return Ok(()) };
-    let classes = examined.classes.clone();
+async fn check_classes(context: &Context, graph: &InputGraph) -> Result<(), ApiError> {
+    let service = "comfyui".parse()?;
+    let classes = graph.nodes.values().map(|node| node.class().to_owned()).collect();
     let unknown = context.plane.read(move |plane, _| plane.unknown_classes(&service, classes)).await?;
     if unknown.is_empty() {
-        return check_inputs(&context.comfyui.classes(context).await.classes, given);
+        return check_inputs(&context.comfyui.classes(context).await.classes, graph);
     }
     let mut node_errors = Map::new();
-    for (id, node) in members(given).0 {
-        let class = members(&node).0.into_iter().find(|(key, _)| key == "class_type");
-        let class: Option<String> = class.and_then(|(_, class)| serde_json::from_str(class.get()).ok());
-        if let Some(class) = class.filter(|class| unknown.contains(class)) {
-            let error = json!({ "field": "class_type", "reason": "unknown_node_class", "class_type": class });
-            node_errors.insert(id, json!([error]));
-        }
+    for (id, node) in graph.nodes.iter().filter(|(_, node)| unknown.contains(node.class())) {
+        let error =
+            json!({ "field": "class_type", "reason": "unknown_node_class", "class_type": node.class() });
+        node_errors.insert(id.clone(), json!([error]));
     }
     let named: Vec<_> = unknown.iter().map(String::as_str).collect();
     let message = format!("no worker of the fleet has the node class {}", named.join(", "));
@@ -119,22 +119,21 @@ async fn check_classes(
 }
 
 /// Checks that every executed node has its required inputs, as far as servers reported their classes.
-fn check_inputs(classes: &Map<String, Value>, given: &RawValue) -> Result<(), ApiError> {
+fn check_inputs(classes: &Map<String, Value>, graph: &InputGraph) -> Result<(), ApiError> {
     if classes.is_empty() {
         return Ok(());
     }
-    let graph: Map<String, Value> = serde_json::from_str(given.get()).unwrap_or_default();
     let mut node_errors = Map::new();
     let mut message = String::new();
-    for id in executed_nodes(classes, &graph) {
-        let Some(class) = graph[id]["class_type"].as_str() else { continue };
+    for id in executed_nodes(classes, graph) {
+        let node = &graph.nodes[id];
+        let class = node.class();
         let Some(required) = classes.get(class).and_then(|info| info["input"]["required"].as_object()) else {
             continue;
         };
         // Dynamic inputs appear under other names in the graph.
         let is_plain = |spec: &Value| !spec[0].as_str().is_some_and(|kind| kind.starts_with("COMFY_"));
-        let missing =
-            required.iter().filter(|(name, spec)| is_plain(spec) && graph[id]["inputs"].get(name).is_none());
+        let missing = required.iter().filter(|(name, spec)| is_plain(spec) && node.input(name).is_none());
         let missing: Vec<_> = missing.map(|(name, _)| name).collect();
         if let Some(first) = missing.first().filter(|_| message.is_empty()) {
             message = format!("Node {id} ({class}): required input '{first}' is not connected");
@@ -152,20 +151,16 @@ fn check_inputs(classes: &Map<String, Value>, given: &RawValue) -> Result<(), Ap
 }
 
 /// The nodes that lead to an output; servers check no others either.
-fn executed_nodes<'a>(classes: &Map<String, Value>, graph: &'a Map<String, Value>) -> BTreeSet<&'a str> {
-    let gives = |node: &Value| {
-        let class = node["class_type"].as_str().and_then(|class| classes.get(class));
-        class.is_none_or(|class| class["output_node"] == true)
-    };
-    let mut next: Vec<&str> =
-        graph.iter().filter(|(_, node)| gives(node)).map(|(id, _)| id.as_str()).collect();
+fn executed_nodes<'a>(classes: &Map<String, Value>, graph: &'a InputGraph) -> BTreeSet<&'a str> {
+    let is_output =
+        |node: &GraphNode| classes.get(node.class()).is_none_or(|class| class["output_node"] == true);
+    let outputs = graph.nodes.iter().filter(|(_, node)| is_output(node));
+    let mut next: Vec<&str> = outputs.map(|(id, _)| id.as_str()).collect();
     let mut executed = BTreeSet::new();
     while let Some(id) = next.pop() {
         if executed.insert(id) {
-            let inputs = graph[id]["inputs"].as_object().into_iter().flat_map(Map::values);
-            let links =
-                inputs.filter_map(|input| input.as_array().filter(|link| link.len() == 2)?[0].as_str());
-            next.extend(links.filter(|id| graph.contains_key(*id)));
+            let sources = graph.nodes[id].inputs().filter_map(|(_, input)| link_source(input));
+            next.extend(sources.filter_map(|id| Some(graph.nodes.get_key_value(&id)?.0.as_str())));
         }
     }
     executed
@@ -183,11 +178,15 @@ pub(super) fn graph_only(workflow: &RawValue) -> Value {
     prompt.cloned().unwrap_or(whole)
 }
 
-/// Adds the content hash to each asset reference, so that a worker can fetch it. All other text stays unchanged.
-async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result<Arc<RawValue>, ApiError> {
+/// The assets that the graph names, by their ids.
+async fn find_assets(
+    context: &Context,
+    caller: &Caller,
+    graph: &InputGraph,
+) -> Result<BTreeMap<String, Asset>, ApiError> {
     let mut known: BTreeMap<String, Asset> = BTreeMap::new();
     let mut node_errors: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for AssetReference { node, input, id } in asset_references(given) {
+    for AssetReference { node, input, id } in asset_references(graph) {
         let reason = match &id {
             Some(id) if known.contains_key(id) => continue,
             Some(id) => match asset::find(context, caller, id).await {
@@ -208,13 +207,7 @@ async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result
             format!("node {node:?} names an asset that does not exist or is not yours: upload it again");
         return Err(problem("missing_asset", message, &json!(node_errors)));
     }
-    let mut put = |_: &RawValue, id: Option<String>| {
-        let asset = known.get(&id?)?;
-        let info =
-            json!({ "id": asset.id.to_string(), "hash": asset.hash, "file_path": asset.meta.file_path });
-        to_raw_value(&json!({ ASSET_TYPE_KEY: ASSET_TYPE, "info": info })).ok()
-    };
-    Ok(replace_references(given, &mut put).map_or_else(|| Arc::from(given.to_owned()), Arc::from))
+    Ok(known)
 }
 
 /// An asset reference in an input.
@@ -226,12 +219,11 @@ struct AssetReference {
     id: Option<String>,
 }
 
-fn asset_references(graph: &RawValue) -> Vec<AssetReference> {
+fn asset_references(graph: &InputGraph) -> Vec<AssetReference> {
     let mut named = Vec::new();
-    for (node, value) in members(graph).0 {
-        let inputs = members(&value).0.into_iter().find(|(key, _)| key == "inputs");
-        for (input, value) in inputs.map(|(_, inputs)| members(&inputs).0).unwrap_or_default() {
-            replace_references(&value, &mut |_, id| {
+    for (node, fields) in &graph.nodes {
+        for (input, value) in fields.inputs() {
+            replace_references(value, &mut |id| {
                 named.push(AssetReference { node: node.clone(), input: input.clone(), id });
                 None
             });
@@ -240,19 +232,30 @@ fn asset_references(graph: &RawValue) -> Vec<AssetReference> {
     named
 }
 
-/// Calls `replace` for every asset reference in a value; `None` if nothing changed. The limits were checked before, so
-/// recursion depth is bounded.
+/// Deeper workflows are refused by any limit.
+const DEPTH_MAX: usize = 126;
+
+/// Calls `replace` for every asset reference in a value; `None` if nothing changed.
 fn replace_references(
     value: &RawValue,
-    replace: &mut impl FnMut(&RawValue, Option<String>) -> Option<Box<RawValue>>,
+    replace: &mut impl FnMut(Option<String>) -> Option<Box<RawValue>>,
 ) -> Option<Box<RawValue>> {
+    replace_below(DEPTH_MAX, value, replace)
+}
+
+fn replace_below(
+    depth_left: usize,
+    value: &RawValue,
+    replace: &mut impl FnMut(Option<String>) -> Option<Box<RawValue>>,
+) -> Option<Box<RawValue>> {
+    let depth_left = depth_left.checked_sub(1)?;
     let text = value.get();
     if !text.contains(ASSET_TYPE_KEY) {
         return None;
     }
     if text.starts_with('[') {
         let items: Vec<Box<RawValue>> = serde_json::from_str(text).ok()?;
-        let walked: Vec<_> = items.iter().map(|item| replace_references(item, replace)).collect();
+        let walked: Vec<_> = items.iter().map(|item| replace_below(depth_left, item, replace)).collect();
         let is_changed = walked.iter().any(Option::is_some);
         let items: Vec<_> = walked.into_iter().zip(items).map(|(new, old)| new.unwrap_or(old)).collect();
         return is_changed.then(|| to_raw_value(&items).ok())?;
@@ -263,9 +266,9 @@ fn replace_references(
     if of(ASSET_TYPE_KEY).and_then(text_of).is_some_and(|kind| kind == ASSET_TYPE) {
         let info = of("info").map(|info| self::members(info).0).unwrap_or_default();
         let id = info.iter().find(|(key, _)| key == "id").and_then(|(_, id)| text_of(id));
-        return replace(value, id);
+        return replace(id);
     }
-    let walked: Vec<_> = members.iter().map(|(_, value)| replace_references(value, replace)).collect();
+    let walked: Vec<_> = members.iter().map(|(_, value)| replace_below(depth_left, value, replace)).collect();
     if walked.iter().all(Option::is_none) {
         return None;
     }
@@ -288,19 +291,21 @@ mod tests {
         let given = r#"{"2": {"class_type":"L","inputs":{"image":{"__type":"core/ASSET","info":{"id":"x"}},"seed": 18446744073709551617}},
             "1": {"class_type":"M","inputs":{"list":[1.50, {"__type":"core/ASSET","info":{}}],"kind":{"__type":"other"}}}}"#;
         let given = RawValue::from_string(given.to_owned()).unwrap();
-        let named: Vec<_> =
-            asset_references(&given).into_iter().map(|it| (it.node, it.input, it.id)).collect();
-        let [two, one] = [("2", "image", Some("x")), ("1", "list", None)]
+        let named: Vec<_> = asset_references(&InputGraph::read(&given).unwrap())
+            .into_iter()
+            .map(|it| (it.node, it.input, it.id))
+            .collect();
+        let [one, two] = [("1", "list", None), ("2", "image", Some("x"))]
             .map(|(node, input, id)| (node.to_owned(), input.to_owned(), id.map(str::to_owned)));
-        assert_eq!(named, [two, one]);
-        let put = replace_references(&given, &mut |_, id| {
+        assert_eq!(named, [one, two]);
+        let put = replace_references(&given, &mut |id| {
             id.map(|_| RawValue::from_string("\"y\"".to_owned()).unwrap())
         });
         let put = put.unwrap().get().replace(char::is_whitespace, "");
         let expected = given.get().replace(char::is_whitespace, "");
         let expected = expected.replace(r#"{"__type":"core/ASSET","info":{"id":"x"}}"#, "\"y\"");
         assert_eq!(put, expected);
-        assert!(replace_references(&given, &mut |_, _| None).is_none());
+        assert!(replace_references(&given, &mut |_| None).is_none());
     }
 
     /// Faults: B4.
@@ -312,8 +317,8 @@ mod tests {
         });
         let classes = classes.as_object().unwrap();
         let check = |graph: Value| {
-            let given = to_raw_value(&graph).unwrap();
-            check_inputs(classes, &given)
+            let graph = InputGraph::read(&to_raw_value(&graph).unwrap()).unwrap();
+            check_inputs(classes, &graph)
                 .map_err(|problem| (problem.message, problem.detail["node_errors"].clone()))
         };
         let (load, save) = (

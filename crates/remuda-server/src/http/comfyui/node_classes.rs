@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use remuda_core::plane::Plane;
+use remuda_core::workflow::InputGraph;
 use remuda_store::blobs::{BlobHash, OpenBlob};
 use serde_json::{Map, Value};
 
@@ -16,7 +17,6 @@ use super::super::path::Path;
 use super::super::{Caller, Context};
 use super::error::ComfyuiError;
 use super::prompt::SERVICE;
-use super::submit::PromptGraph;
 use super::uploads;
 use remuda_core::wire::metric::OBJECT_INFO;
 
@@ -95,14 +95,14 @@ impl NodeClassCache {
     pub(super) async fn check_known(
         &self,
         context: &Context,
-        graph: &PromptGraph,
+        graph: &InputGraph,
         targets: Option<&[String]>,
     ) -> Result<Vec<String>, ComfyuiError> {
         let names = context.plane.read(|plane, _| ClassSources::read(plane).names).await?;
         if let Some(names) = names {
-            let unknown = graph.nodes.iter().find(|(_, node)| !names.contains(&node.class));
+            let unknown = graph.nodes.iter().find(|(_, node)| !names.contains(node.class()));
             if let Some((id, node)) = unknown {
-                let message = format!("Cannot execute because node {} does not exist.", node.class);
+                let message = format!("Cannot execute because node {} does not exist.", node.class());
                 return Err(ComfyuiError::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
             }
         }
@@ -110,10 +110,10 @@ impl NodeClassCache {
         let is_target = |id: &String| targets.is_none_or(|targets| targets.contains(id));
         let selected: Vec<_> = graph.nodes.iter().filter(|(id, _)| is_target(id)).collect();
         // An unknown class may be an output node.
-        if selected.iter().all(|(_, node)| outputs.get(&node.class) == Some(&false)) {
+        if selected.iter().all(|(_, node)| outputs.get(node.class()) == Some(&false)) {
             return Err(ComfyuiError::no_outputs());
         }
-        let known = selected.into_iter().filter(|(_, node)| outputs.get(&node.class) == Some(&true));
+        let known = selected.into_iter().filter(|(_, node)| outputs.get(node.class()) == Some(&true));
         Ok(known.map(|(id, _)| id.clone()).collect())
     }
 }

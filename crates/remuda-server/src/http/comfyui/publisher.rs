@@ -13,6 +13,7 @@ use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StoredEvent;
+use remuda_core::workflow::InputGraph;
 use remuda_store::blobs::read_chunks;
 use remuda_store::{JobFilter, StoreError};
 use serde_json::value::to_raw_value;
@@ -23,13 +24,15 @@ use super::super::Context;
 use super::client_registry::MISSED_TTL;
 use super::connection::SocketImage;
 use super::history_entry::{EndedPrompt, final_error_id, parse_outputs, stored_outputs};
-use super::prompt::{self, Prompt, PromptWorkflow};
+use super::prompt::{self, Prompt};
 use super::run_translator::{ClientMessage, RunTranslator};
 use crate::follower::Followed;
 use crate::live::{LiveEvent, LiveUpdate, PreviewUpdate};
 use crate::tasks::Ticker;
 
 /// Size limit of a stored error message: a traceback fits, the tensors it mentions do not.
+/// The one class that sends its results over the socket.
+const SOCKET_CLASS: &str = "SaveImageWebsocket";
 const FINAL_ERROR_BYTES_MAX: usize = 64 << 10;
 const SOCKET_IMAGES_BYTES_MAX: u64 = 32 << 20;
 /// Ends shortly before a restart are remembered for their clients, who may not have received them.
@@ -167,10 +170,11 @@ impl Publisher {
             Some(body) => Some(body),
             None => self.context.store.workflow(job).await?,
         };
-        let graph = body.map(|body| PromptWorkflow::read(&body).graph).unwrap_or_default();
-        let nodes = graph.as_object().into_iter().flatten();
-        let websocket_nodes = nodes.filter(|(_, node)| node["class_type"] == "SaveImageWebsocket");
-        Ok(websocket_nodes.map(|(id, _)| id.clone()).collect())
+        // Few workflows have such a node; the others are not read for it. The name may be written with escapes.
+        let body = body.filter(|body| [SOCKET_CLASS, "\\u"].iter().any(|it| body.get().contains(it)));
+        let nodes =
+            body.and_then(|body| InputGraph::read(&body)).map(|graph| graph.nodes).unwrap_or_default();
+        Ok(nodes.into_iter().filter(|(_, node)| node.class() == SOCKET_CLASS).map(|(id, _)| id).collect())
     }
 
     /// Stored images that a node sent over its socket: node, media type and content.
@@ -267,10 +271,11 @@ impl Publisher {
             return Ok(None);
         };
         let workflow = self.context.store.workflow(run.job).await?;
-        let class = workflow.map(|body| PromptWorkflow::read(&body).graph[node]["class_type"].clone());
+        let graph = workflow.and_then(|body| InputGraph::read(&body));
+        let class = graph.and_then(|mut graph| graph.nodes.remove(node)?.class);
         let now = self.context.plane.clock.now().as_millis();
         let messages = json!({
-            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.reported_nodes,
+            "prompt_id": run.prompt, "node_id": node, "node_type": class, "executed": run.reported_nodes,
             "timestamp": now,
         });
         Ok(messages.as_object().cloned())

@@ -2,15 +2,14 @@
 //! it sent one.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
-use remuda_core::id::Tenant;
+use remuda_core::id::{Tenant, WorkflowHash};
 use remuda_core::refusal::Refusal;
-use remuda_core::workflow::{self, InvalidWorkflow};
+use remuda_core::workflow::{InputGraph, InvalidKind, InvalidWorkflow, JobKeys, RawMembers, Workflow};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -21,7 +20,6 @@ use super::prompt::{self, Prompt, SERVICE};
 use super::uploads;
 use super::validate::{self, ValidGraph};
 use crate::intake::{IntakeError, SubmitFields, Submitted};
-use crate::job_secrets::{self, Keys};
 use crate::plane_handle::PlaneError;
 
 /// Runs before all prompts of the same tenant that have no priority.
@@ -31,60 +29,55 @@ const CLIENT_BYTES_MAX: usize = 200;
 /// API keys and tokens have a few hundred bytes.
 const SECRET_BYTES_MAX: usize = 4096;
 
-type RawFields = BTreeMap<String, Box<RawValue>>;
-
 pub(super) async fn submit(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
 ) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let fields: RawFields = serde_json::from_slice(&body).map_err(|error| {
+    let fields: RawMembers = serde_json::from_slice(&body).map_err(|error| {
         ComfyuiError::prompt("invalid_prompt", "The request is not a JSON object", error.to_string())
     })?;
-    let Some(graph) = fields.get("prompt") else {
+    let Some(given) = fields.get("prompt") else {
         return Err(ComfyuiError::prompt("no_prompt", "No prompt provided", "No prompt provided"));
     };
     let mut prompt_fields = PromptFields::read(&fields)?;
-    let mut graph = PromptGraph::read(graph)?;
-    // Check the limits before any work that grows with the size of the graph.
-    workflow::examine(graph.write()?.get(), &context.limits).map_err(|invalid| invalid_workflow(&invalid))?;
-    let outputs =
-        context.comfyui.node_classes.check_known(&context, &graph, prompt_fields.targets.as_deref()).await?;
-    let classes = context.comfyui.node_classes.merged(&context).await;
-    let ValidGraph { node_errors, outputs } = validate::check(&graph, &classes.classes, outputs)?;
-    // Invalid outputs are left out: a worker refuses a prompt that its server would accept only in part.
-    if node_errors != json!({}) {
-        prompt_fields.targets = Some(outputs.clone());
+    let mut graph = read_graph(given)?;
+    let prepared = prompt_fields.prepare(&context, &tenant, &mut graph).await;
+    let parsed = prepared.and_then(|(text, node_errors)| {
+        let workflow = Workflow::parse(text, &context.limits);
+        Ok((workflow.map_err(|invalid| invalid_workflow(&invalid))?, node_errors))
+    });
+    if parsed.is_err() {
+        // What is wrong with the graph itself comes before what this fleet says about it.
+        check_graph(&context, &read_graph(given)?)?;
     }
-    uploads::resolve_files(&context, &tenant, &mut graph, &classes.classes).await?;
-    let workflow = prompt_fields.workflow(&graph, &outputs)?;
-    if let Some(known) = prompt_fields.find_existing(&context, &tenant, &workflow).await? {
+    let (workflow, node_errors) = parsed?;
+    let workflow_hash = workflow.facts().workflow_hash;
+    if let Some(known) = prompt_fields.find_existing(&context, &tenant, workflow_hash).await? {
         return Ok(accepted(&known.id, &known.number, &node_errors));
     }
-    let mut request = SubmitFields::new(workflow, tenant.clone());
-    request.service = SERVICE.parse().ok();
+    let mut submit = SubmitFields::new(tenant.clone());
+    submit.service = SERVICE.parse().ok();
     // A stock client cannot know its priority limit, so the priority is capped instead of refused.
-    request.priority =
+    submit.priority =
         if prompt_fields.is_in_front { FRONT_PRIORITY.min(context.access.priority_max(&caller)) } else { 0 };
-    request.metadata = prompt_fields.metadata();
-    request.keys.clone_from(&prompt_fields.keys);
-    request.idempotency_key = prompt_fields.id.as_deref().map(prompt::idempotency_key);
-    let (priority, metadata, workflow) =
-        (request.priority, request.metadata.clone(), request.workflow.clone());
-    match context.intake().submit(request).await {
+    submit.metadata = prompt_fields.metadata();
+    submit.idempotency_key = prompt_fields.id.as_deref().map(prompt::idempotency_key);
+    let (priority, metadata) = (submit.priority, submit.metadata.clone());
+    let workflow = workflow.with_keys(std::mem::take(&mut prompt_fields.keys));
+    match context.intake().submit(workflow, submit).await {
         Ok(Submitted { job, .. }) => {
             let number = prompt::queue_number(job, priority, &metadata);
             Ok(accepted(&prompt::prompt_id(job, &metadata), &number, &node_errors))
         }
         // A concurrent request used the same id first.
         Err(IntakeError::Plane(PlaneError::Refused(Refusal::KeyConflict { .. }))) => {
-            match prompt_fields.find_existing(&context, &tenant, &workflow).await? {
+            match prompt_fields.find_existing(&context, &tenant, workflow_hash).await? {
                 Some(known) => Ok(accepted(&known.id, &known.number, &node_errors)),
                 None => Err(prompt_fields.id_conflict()),
             }
         }
-        Err(IntakeError::Workflow(invalid)) => Err(invalid_workflow(&invalid)),
         Err(other) => Err(other.into()),
     }
 }
@@ -96,13 +89,13 @@ fn accepted(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
 /// An error in the workflow itself, independent of any worker.
 fn invalid_workflow(invalid: &InvalidWorkflow) -> ComfyuiError {
     match invalid.kind() {
-        workflow::InvalidKind::TooLarge => {
+        InvalidKind::TooLarge => {
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", invalid.to_string()).into()
         }
-        workflow::InvalidKind::Malformed => {
+        InvalidKind::Malformed => {
             ComfyuiError::prompt("invalid_prompt", "The prompt cannot be read", invalid.to_string())
         }
-        workflow::InvalidKind::Invalid => ComfyuiError::prompt(
+        InvalidKind::Invalid => ComfyuiError::prompt(
             "prompt_outputs_failed_validation",
             "Prompt outputs failed validation",
             invalid.to_string(),
@@ -117,12 +110,12 @@ struct PromptFields {
     number: Option<f64>,
     is_in_front: bool,
     extra: Map<String, Value>,
-    keys: Keys,
+    keys: JobKeys,
     targets: Option<Vec<String>>,
 }
 
 impl PromptFields {
-    fn read(fields: &RawFields) -> Result<PromptFields, ComfyuiError> {
+    fn read(fields: &RawMembers) -> Result<PromptFields, ComfyuiError> {
         let value = |key: &str| -> Value {
             fields.get(key).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
         };
@@ -142,13 +135,13 @@ impl PromptFields {
             Value::Object(extra) => extra,
             _ => return Err(bad_request("extra_data must be an object")),
         };
-        let mut keys = Keys::new();
-        for name in job_secrets::NAMES {
+        let mut keys = JobKeys::default();
+        for name in JobKeys::NAMES {
             if let Some(Value::String(secret)) = extra.remove(name) {
                 if secret.len() > SECRET_BYTES_MAX {
                     return Err(bad_request(&format!("{name} has at most {SECRET_BYTES_MAX} bytes")));
                 }
-                keys.insert(name.to_owned(), secret);
+                keys.insert(name, secret);
             }
         }
         let client = match (value("client_id"), extra.remove("client_id").unwrap_or_default()) {
@@ -184,11 +177,35 @@ impl PromptFields {
         Ok(PromptFields { id, client, number, is_in_front, extra, keys, targets })
     }
 
+    /// Checks the graph against the fleet and puts uploaded files into it. Returns the text of the workflow, and the errors
+    /// of outputs that are left out.
+    async fn prepare(
+        &mut self,
+        context: &Context,
+        tenant: &Tenant,
+        graph: &mut InputGraph,
+    ) -> Result<(Box<RawValue>, Value), ComfyuiError> {
+        let comfyui = &context.comfyui;
+        // Each node may cost a question to the store.
+        if graph.nodes.len() > context.limits.nodes_max {
+            check_graph(context, graph)?;
+        }
+        let outputs = comfyui.node_classes.check_known(context, graph, self.targets.as_deref()).await?;
+        let classes = comfyui.node_classes.merged(context).await;
+        let ValidGraph { node_errors, outputs } = validate::check(graph, &classes.classes, outputs)?;
+        // Invalid outputs are left out: a worker refuses a prompt that its server would accept only in part.
+        if node_errors != json!({}) {
+            self.targets = Some(outputs.clone());
+        }
+        uploads::resolve_files(context, tenant, graph, &classes.classes).await?;
+        Ok((self.workflow(graph, &outputs)?, node_errors))
+    }
+
     /// The workflow that is stored and sent to a worker.
-    fn workflow(&self, graph: &PromptGraph, outputs: &[String]) -> Result<Arc<RawValue>, ComfyuiError> {
+    fn workflow(&self, graph: &InputGraph, outputs: &[String]) -> Result<Box<RawValue>, ComfyuiError> {
         let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
         let raw = |value: &Value| to_raw_value(value).map_err(|error| bad_request(&error.to_string()));
-        whole.insert("prompt", graph.write()?);
+        whole.insert("prompt", graph.write());
         if !self.extra.is_empty() {
             whole.insert("extra_data", raw(&json!(self.extra))?);
         }
@@ -198,7 +215,7 @@ impl PromptFields {
         if let Some(targets) = &self.targets {
             whole.insert("partial_execution_targets", raw(&json!(targets))?);
         }
-        to_raw_value(&whole).map(Arc::from).map_err(|error| bad_request(&error.to_string()))
+        to_raw_value(&whole).map_err(|error| bad_request(&error.to_string()))
     }
 
     fn metadata(&self) -> Map<String, Value> {
@@ -217,16 +234,14 @@ impl PromptFields {
         &self,
         context: &Context,
         tenant: &Tenant,
-        workflow: &RawValue,
+        workflow_hash: WorkflowHash,
     ) -> Result<Option<Prompt>, ComfyuiError> {
         let Some(id) = &self.id else { return Ok(None) };
         let Some((job, _)) = context.store.job_by_key(tenant, &prompt::idempotency_key(id)).await? else {
             return Ok(None);
         };
         let Some((accepted, life)) = context.store.job(job).await? else { return Ok(None) };
-        let examined = workflow::examine(workflow.get(), &context.limits)
-            .map_err(|invalid| invalid_workflow(&invalid))?;
-        if examined.workflow_hash != accepted.workflow_hash {
+        if workflow_hash != accepted.workflow_hash {
             return Err(self.id_conflict());
         }
         Ok(Prompt::from_record(&accepted, life))
@@ -242,64 +257,31 @@ fn bad_request(details: &str) -> ComfyuiError {
     ComfyuiError::prompt("invalid_prompt", "The request is invalid", details)
 }
 
-/// The nodes; input values keep their exact text.
-#[derive(Debug, Default)]
-pub(super) struct PromptGraph {
-    pub(super) nodes: BTreeMap<String, PromptNode>,
+/// An error of the graph alone, within the limits of this plane.
+fn check_graph(context: &Context, graph: &InputGraph) -> Result<(), ComfyuiError> {
+    let checked = Workflow::parse(graph.write(), &context.limits);
+    checked.map(drop).map_err(|invalid| invalid_workflow(&invalid))
 }
 
-#[derive(Debug)]
-pub(super) struct PromptNode {
-    pub(super) class: String,
-    pub(super) inputs: BTreeMap<String, Box<RawValue>>,
-    meta: Option<Box<RawValue>>,
-}
-
-impl PromptGraph {
-    pub(super) fn read(raw: &RawValue) -> Result<PromptGraph, ComfyuiError> {
-        if raw.get() == "[]" {
-            return Err(ComfyuiError::no_outputs());
+/// The nodes with the fields that ComfyUI reads.
+pub(super) fn read_graph(raw: &RawValue) -> Result<InputGraph, ComfyuiError> {
+    let mut graph = match InputGraph::read_bare(raw) {
+        Some(graph) if !graph.nodes.is_empty() => graph,
+        None if raw.get() != "[]" => return Err(bad_request("prompt must be an object of nodes")),
+        Some(_) | None => return Err(ComfyuiError::no_outputs()),
+    };
+    for (id, node) in &mut graph.nodes {
+        let invalid =
+            |message: &str| ComfyuiError::prompt("invalid_prompt", message, format!("Node ID '#{id}'"));
+        if node.class().is_empty() {
+            return Err(invalid("Cannot execute because a node is missing the class_type property."));
         }
-        let nodes: BTreeMap<String, Box<RawValue>> =
-            serde_json::from_str(raw.get()).map_err(|_| bad_request("prompt must be an object of nodes"))?;
-        if nodes.is_empty() {
-            return Err(ComfyuiError::no_outputs());
+        if node.has_bad_inputs() {
+            return Err(invalid("inputs must be an object"));
         }
-        let nodes = nodes.into_iter().map(|(id, node)| Ok((id.clone(), PromptNode::read(&id, &node)?)));
-        Ok(PromptGraph { nodes: nodes.collect::<Result<_, ComfyuiError>>()? })
+        // A node without inputs crashes ComfyUI unless the field exists.
+        node.inputs.get_or_insert_default();
+        node.fields.retain(|name, _| matches!(name.as_str(), "class_type" | "_meta"));
     }
-
-    fn write(&self) -> Result<Box<RawValue>, ComfyuiError> {
-        let mut written: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
-        let unwritable = |error: serde_json::Error| bad_request(&error.to_string());
-        for (id, node) in &self.nodes {
-            let mut fields: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
-            fields.insert("class_type", to_raw_value(&node.class).map_err(unwritable)?);
-            fields.insert("inputs", to_raw_value(&node.inputs).map_err(unwritable)?);
-            if let Some(meta) = &node.meta {
-                fields.insert("_meta", meta.clone());
-            }
-            written.insert(id, to_raw_value(&fields).map_err(unwritable)?);
-        }
-        to_raw_value(&written).map_err(unwritable)
-    }
-}
-
-impl PromptNode {
-    fn read(id: &str, raw: &RawValue) -> Result<PromptNode, ComfyuiError> {
-        let mut fields: RawFields = serde_json::from_str(raw.get()).unwrap_or_default();
-        let class = fields.get("class_type").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
-        let Some(class) = class.filter(|class| !class.is_empty()) else {
-            let message = "Cannot execute because a node is missing the class_type property.";
-            return Err(ComfyuiError::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
-        };
-        let inputs = match fields.remove("inputs") {
-            // A node without inputs crashes ComfyUI unless the field exists; here it simply has no inputs.
-            None => BTreeMap::new(),
-            Some(raw) => serde_json::from_str(raw.get()).map_err(|_| {
-                ComfyuiError::prompt("invalid_prompt", "inputs must be an object", format!("Node ID '#{id}'"))
-            })?,
-        };
-        Ok(PromptNode { class, inputs, meta: fields.remove("_meta") })
-    }
+    Ok(graph)
 }

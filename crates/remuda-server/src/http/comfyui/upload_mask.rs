@@ -1,7 +1,6 @@
 //! `/upload/mask`: replaces the alpha channel of an uploaded image. The plane never decodes images, so a small job on a
 //! ComfyUI server joins image and mask, and its output becomes the upload. The request therefore needs a worker.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -9,6 +8,7 @@ use axum::extract::multipart::MultipartRejection;
 use axum::extract::{Multipart, State};
 use axum::http::StatusCode;
 use remuda_core::id::{JobId, Tenant};
+use remuda_core::workflow::Workflow;
 use remuda_store::blobs::{BlobHash, StoredBlob};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use super::prompt::{INTERNAL_LABEL, SERVICE};
 use super::uploads::{UploadForm, find};
 use super::{submit, view};
 use crate::follower::Followed;
-use crate::intake::SubmitFields;
+use crate::intake::{IntakeError, SubmitFields};
 use crate::live::LiveEvent;
 
 /// The job has four nodes; a client that waits longer should retry when the fleet is less busy.
@@ -67,23 +67,19 @@ async fn apply_mask(
         "4": { "class_type": "SaveImage", "inputs": { "images": ["3", 0], "filename_prefix": "mask" } },
     });
     let graph = to_raw_value(&graph).map_err(|error| ApiError::invalid(error.to_string()))?;
-    if context
-        .comfyui
-        .node_classes
-        .check_known(context, &submit::PromptGraph::read(&graph)?, None)
-        .await
-        .is_err()
-    {
+    let nodes = submit::read_graph(&graph)?;
+    if context.comfyui.node_classes.check_known(context, &nodes, None).await.is_err() {
         let message = "no server of the fleet has the node class JoinImageWithAlpha, which applies masks";
         return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message).into());
     }
-    let mut request = SubmitFields::new(Arc::from(graph), tenant.clone());
-    request.service = SERVICE.parse().ok();
-    request.priority = submit::FRONT_PRIORITY;
-    request.deadline = Some(MASK_TIMEOUT);
-    request.labels.insert(INTERNAL_LABEL.to_owned(), "mask".to_owned());
+    let workflow = Workflow::parse(graph, &context.limits).map_err(IntakeError::from)?;
+    let mut fields = SubmitFields::new(tenant.clone());
+    fields.service = SERVICE.parse().ok();
+    fields.priority = submit::FRONT_PRIORITY;
+    fields.deadline = Some(MASK_TIMEOUT);
+    fields.labels.insert(INTERNAL_LABEL.to_owned(), "mask".to_owned());
     let mut events = context.follow(None);
-    let job = context.intake().submit(request).await?.job;
+    let job = context.intake().submit(workflow, fields).await?.job;
     let ended = async {
         while let Some(followed) = events.next().await {
             match followed {

@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
 use remuda_core::plane::PlaneEvent;
+use remuda_core::workflow::InputGraph;
 use remuda_store::StoreError;
 use remuda_store::blobs::{BlobHash, StoredBlob};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,6 @@ use super::super::blobs::{self, Pace};
 use super::super::{ApiError, Caller, Context};
 use super::error::ComfyuiError;
 use super::node_classes::is_upload;
-use super::submit::PromptGraph;
 use super::view;
 
 /// File systems have no longer names.
@@ -275,12 +275,13 @@ fn numbered_name(name: &str, number: u32) -> String {
 pub(super) async fn resolve_files(
     context: &Context,
     tenant: &Tenant,
-    graph: &mut PromptGraph,
+    graph: &mut InputGraph,
     classes: &Map<String, Value>,
 ) -> Result<(), ComfyuiError> {
     for node in graph.nodes.values_mut() {
-        for (input, value) in &mut node.inputs {
-            if !value.get().starts_with('"') || !takes_file(classes, &node.class, input) {
+        let class = node.class().to_owned();
+        for (input, value) in node.inputs_mut() {
+            if !value.get().starts_with('"') || !takes_file(classes, &class, input) {
                 continue;
             }
             let Ok(named) = serde_json::from_str::<String>(value.get()) else { continue };

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use remuda_core::workflow::{GraphNode, InputGraph, link_source};
 use serde_json::{Map, Value, json};
 
 use super::error::ComfyuiError;
-use super::submit::{PromptGraph, PromptNode};
 
 /// Inputs of these types appear in the graph under other names.
 const DYNAMIC: &str = "COMFY_";
@@ -26,13 +26,13 @@ pub(super) struct ValidGraph {
 
 /// Fails if no valid output is left.
 pub(super) fn check(
-    graph: &PromptGraph,
+    graph: &InputGraph,
     classes: &Map<String, Value>,
     outputs: Vec<String>,
 ) -> Result<ValidGraph, ComfyuiError> {
     let mut errors: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (id, node) in &graph.nodes {
-        let found = classes.get(&node.class).map(|info| input_errors(node, info)).unwrap_or_default();
+        let found = classes.get(node.class()).map(|info| input_errors(node, info)).unwrap_or_default();
         if !found.is_empty() {
             errors.insert(id, found);
         }
@@ -55,7 +55,7 @@ pub(super) fn check(
         let after = reachable(&links.after, [index]);
         let dependent = indexes.iter().filter(|(index, _)| after.contains(index));
         let dependent: Vec<&str> = dependent.map(|(_, output)| *output).take(DEPENDENT_MAX).collect();
-        let class = graph.nodes.get(id).map(|node| node.class.as_str());
+        let class = graph.nodes.get(id).map(GraphNode::class);
         details.extend(reasons.iter().map(summary));
         let error = json!({ "errors": reasons, "dependent_outputs": dependent, "class_type": class });
         node_errors.insert(id.to_owned(), error);
@@ -86,14 +86,13 @@ struct GraphLinks<'g> {
 }
 
 impl<'g> GraphLinks<'g> {
-    fn read(graph: &'g PromptGraph) -> GraphLinks<'g> {
+    fn read(graph: &'g InputGraph) -> GraphLinks<'g> {
         let indexes = graph.nodes.keys().enumerate().map(|(index, id)| (id.as_str(), index)).collect();
         let none = vec![Vec::new(); graph.nodes.len()];
         let mut links = GraphLinks { indexes, before: none.clone(), after: none };
         for (to, node) in graph.nodes.values().enumerate() {
-            for given in node.inputs.values().filter(|value| value.get().starts_with('[')) {
-                let source = serde_json::from_str::<(String, f64)>(given.get()).ok();
-                if let Some(from) = source.and_then(|(from, _)| links.index(&from)) {
+            for (_, given) in node.inputs() {
+                if let Some(from) = link_source(given).and_then(|from| links.index(&from)) {
                     links.before[to].push(from);
                     links.after[from].push(to);
                 }
@@ -117,14 +116,14 @@ fn reachable(links: &[Vec<usize>], from: impl IntoIterator<Item = usize>) -> Has
     seen
 }
 
-fn input_errors(node: &PromptNode, info: &Value) -> Vec<Value> {
+fn input_errors(node: &GraphNode, info: &Value) -> Vec<Value> {
     let required = info["input"]["required"].as_object().into_iter().flatten();
     let mut reasons = Vec::new();
     for (name, spec) in required {
         if spec[0].as_str().is_some_and(|kind| kind.starts_with(DYNAMIC)) {
             continue;
         }
-        match node.inputs.get(name) {
+        match node.input(name) {
             None => reasons.push(json!({
                 "type": "required_input_missing", "message": "Required input is missing", "details": name,
                 "extra_info": { "input_name": name },
@@ -158,8 +157,8 @@ mod tests {
 
     use super::*;
 
-    fn graph(nodes: &Value) -> PromptGraph {
-        PromptGraph::read(&to_raw_value(nodes).unwrap()).unwrap()
+    fn graph(nodes: &Value) -> InputGraph {
+        super::super::submit::read_graph(&to_raw_value(nodes).unwrap()).unwrap()
     }
 
     fn classes() -> Map<String, Value> {

@@ -4,7 +4,6 @@
 //! attempt repeats text, which is skipped.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -13,7 +12,7 @@ use remuda_core::id::{JobId, WorkerId};
 use remuda_core::need::Requirements;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StateRow;
-use remuda_core::workflow;
+use remuda_core::workflow::Workflow;
 use remuda_models::{AnswerUpdate, ModelAnswer, ModelError, ModelRequest};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -22,7 +21,7 @@ use tracing::debug;
 use super::super::{ApiError, Caller, Context};
 use super::routing::{model_error, pool_error};
 use crate::follower::{Followed, Follower};
-use crate::intake::{self, Submitted};
+use crate::intake::{SubmitFields, Submitted};
 use crate::live::LiveEvent;
 use crate::plane_handle::PlaneHandle;
 use remuda_models::result::{ModelResult, read_streamed_text};
@@ -80,19 +79,18 @@ impl JobCall {
     ) -> Result<JobCall, ApiError> {
         let workflow = to_raw_value(&job_workflow(model, request)?);
         let workflow = workflow.map_err(|error| ApiError::bad_request(error.to_string()))?;
-        let mut examined = workflow::examine(workflow.get(), &context.limits)?;
         // Input texts must not be mistaken for model file names.
-        examined.models = [model.to_owned()].into();
+        let workflow = Workflow::parse(workflow, &context.limits)?.for_model(model);
         // Subscribe before submitting, so that no event is missed.
         // A call in flight may end while the plane stops, so it does not end with it.
         let events = Follower::new(context.store.clone(), &context.events, None);
-        let request = intake::SubmitFields {
+        let fields = SubmitFields {
             service: Some(model.parse()?),
             deadline: Some(timeout),
             needs: Requirements { excluded, ..Requirements::default() },
-            ..intake::SubmitFields::new(Arc::from(workflow), caller.tenant(None)?)
+            ..SubmitFields::new(caller.tenant(None)?)
         };
-        let Submitted { job, .. } = context.intake().submit_examined(request, examined).await?;
+        let Submitted { job, .. } = context.intake().submit(workflow, fields).await?;
         let guard = CancelOnDrop { job, plane: context.plane.clone(), is_over: false };
         let (context, model) = (context.clone(), model.to_owned());
         Ok(JobCall {

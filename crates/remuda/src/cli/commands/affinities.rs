@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{Shape, WorkerId};
-use remuda_core::workflow::{self, WorkflowLimits};
+use remuda_core::workflow::{Workflow, WorkflowLimits};
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::super::{Client, Connection};
@@ -94,8 +95,10 @@ fn whole_shape(typed: &str) -> anyhow::Result<Shape> {
         bail!("{typed:?} is neither a whole shape (64 digits) nor a workflow file");
     }
     let text = std::fs::read_to_string(typed).with_context(|| format!("cannot read {typed}"))?;
-    let examined = workflow::examine(&text, &WorkflowLimits::default());
-    Ok(examined.with_context(|| format!("{typed} is no workflow"))?.shape)
+    let no_workflow = || format!("{typed} is no workflow");
+    let text = RawValue::from_string(text).with_context(no_workflow)?;
+    let workflow = Workflow::parse(text, &WorkflowLimits::default()).with_context(no_workflow)?;
+    Ok(workflow.facts().shape)
 }
 
 fn list(affinities: &[Value]) -> String {

@@ -5,9 +5,10 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use remuda_core::workflow::{GraphNode, InputGraph};
 use remuda_store::blobs::BlobHash;
+use serde_json::json;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::graph::{self, EditableGraph, InputRef};
 use crate::cli::UsageError;
@@ -141,6 +142,6 @@ fn random_seed() -> u64 {
 }
 
 fn is_web_ui_format(text: &RawValue) -> bool {
-    let workflow: Value = serde_json::from_str(text.get()).unwrap_or_default();
-    workflow["nodes"].is_array() && workflow["links"].is_array()
+    let Some(graph) = InputGraph::read(text) else { return false };
+    ["nodes", "links"].iter().all(|name| graph.nodes.get(*name).is_some_and(GraphNode::is_list))
 }
