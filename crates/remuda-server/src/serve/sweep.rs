@@ -120,7 +120,6 @@ async fn touch_for_uploads(blobs: &BlobStore, store: &Store, now: Timestamp) -> 
 mod tests {
     use std::sync::Arc;
 
-
     use remuda_core::document::Document;
     use remuda_core::id::JobId;
     use remuda_core::plane::{JobSubmission, PlaneEvent};
