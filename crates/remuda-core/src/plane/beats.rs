@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 
 use super::attempts::Blame;
-use super::reliability::PresenceChange;
+use super::workers::PresenceChange;
 use super::{DomainEvent, Plane, PlaneAnswer, PlaneEffect};
 use crate::cause::Cause;
-use crate::id::{Attempt, Hash, JobId, WorkerId};
-use crate::job::{JobState, truncated};
+use crate::id::{Hash, JobId, WorkerId};
+use crate::job::truncated;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -17,7 +17,7 @@ use crate::verdict::AttemptVerdict;
 use crate::wire::{
     AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartCheck, StartOrder,
 };
-use crate::worker::{Assignment, PendingCancel, Worker};
+use crate::worker::{Assignment, PendingCancel};
 use crate::workflow::JobKeys;
 
 /// A worker's row is stored at most this often because of beats alone.
@@ -49,7 +49,8 @@ impl Plane {
             Some(current) if beat.incarnation > current => return Err(Refusal::UnknownWorker(id.clone())),
             Some(_) | None => {}
         }
-        let worker = self.authenticate(id, token_hash)?;
+        self.workers.authenticate(id, token_hash)?;
+        let worker = self.workers.expect(id)?;
         if beat.incarnation != worker.incarnation {
             return Err(Refusal::StaleIncarnation { current: worker.incarnation });
         }
@@ -95,15 +96,6 @@ impl Plane {
         Ok(PlaneAnswer::Reply(reply))
     }
 
-    pub(super) fn authenticate(&mut self, id: &WorkerId, token_hash: Hash) -> Result<&mut Worker, Refusal> {
-        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
-        // Hashes are compared, not tokens, so timing reveals nothing about the token.
-        if worker.token_hash != token_hash {
-            return Err(Refusal::WrongToken);
-        }
-        Ok(worker)
-    }
-
     /// The worker is alive; takes over what it reports about itself.
     fn apply_beat(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let Some(worker) = self.workers.get_mut(id) else { return };
@@ -114,18 +106,23 @@ impl Plane {
         let mut is_news = age >= ROW_EVERY || age >= COUNTS_EVERY && worker.counts != worker.stored_counts;
         if let Some(slots) = beat.slots.filter(|slots| *slots != worker.slots) {
             (worker.slots, worker.slots_observed) = (slots, None);
-            (is_news, self.needs_assign) = (true, true);
+            is_news = true;
+            self.router.offer_again();
         }
         // An empty reason is none: workers in other languages may send one.
         let reason = beat.unavailable_reason.clone().filter(|reason| !reason.is_empty()).map(truncated);
         let has_turned = reason.is_some() != worker.unavailable_reason.is_some();
         if reason != worker.unavailable_reason {
             worker.unavailable_reason = reason;
-            (is_news, self.needs_assign) = (true, self.needs_assign || has_turned);
+            is_news = true;
+            if has_turned {
+                self.router.offer_again();
+            }
         }
         if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
             worker.offer = offer.clone();
-            (is_news, self.needs_assign) = (true, true);
+            is_news = true;
+            self.router.offer_again();
         }
         if !beat.metrics.is_empty() {
             (worker.metrics, worker.metrics_at) = (beat.metrics.clone(), Some(now));
@@ -155,16 +152,22 @@ impl Plane {
             let reason = worker.unavailable_reason.as_deref().unwrap_or_default();
             self.outbox.publish_with_state(now, worker, DomainEvent::WorkerState { worker, reason });
         }
-        self.end_mass_loss(now, id);
+        self.workers.end_mass_loss(now, id, &self.settings, &mut self.outbox);
         if was == Presence::Offline {
-            self.publish_worker(now, id, DomainEvent::WorkerBack(id));
-            self.update_machine_presence(now, id, PresenceChange::Up);
+            self.workers.publish(now, id, DomainEvent::WorkerBack(id), &mut self.outbox);
+            self.workers.update_machine_presence(
+                now,
+                id,
+                PresenceChange::Up,
+                &self.settings,
+                &mut self.outbox,
+            );
         }
         if was == Presence::Suspect {
-            self.client_state(now, id);
+            self.workers.publish_usable(now, id, &mut self.outbox);
         }
         if was != Presence::Online {
-            self.watch_worker(now, id);
+            self.workers.watch(now, id, &self.settings, &mut self.outbox);
         }
         if is_coming && (is_news || has_turned || was != Presence::Online) {
             self.cycle_soon(now);
@@ -173,7 +176,7 @@ impl Plane {
             self.move_worker(now, id, state, reason.to_owned());
             self.drain_with_workers(now, id, reason);
         } else if is_news || was == Presence::Offline {
-            self.store_worker(now, id);
+            self.workers.store(now, id, &mut self.outbox);
         }
     }
 
@@ -205,7 +208,7 @@ impl Plane {
                 named.insert(held.job);
             }
         }
-        self.cancel_unknown(id, &beat.held);
+        self.workers.cancel_unknown(id, &beat.held);
         let Some(worker) = self.workers.get_mut(id) else { return };
         // A cancel whose attempt the worker no longer lists was carried out or was never needed.
         worker.cancels.retain(|(job, attempt), _| {
@@ -239,20 +242,6 @@ impl Plane {
         }
     }
 
-    /// Attempts that the worker lists and the plane did not assign are cancelled; they occupy slots until then.
-    pub(super) fn cancel_unknown(&mut self, id: &WorkerId, named: &[HeldAttempt]) {
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        for held in named {
-            let is_believed =
-                worker.assignments.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
-            if !is_believed {
-                let stop =
-                    || PendingCancel::new("this attempt is no longer the job's current one".to_owned());
-                worker.cancels.entry((held.job, held.attempt)).or_insert_with(stop);
-            }
-        }
-    }
-
     /// Whether the plane assigned this attempt to the worker.
     fn renew(&mut self, now: Timestamp, id: &WorkerId, held: &HeldAttempt) -> bool {
         let Some(worker) = self.workers.get_mut(id) else { return false };
@@ -267,8 +256,7 @@ impl Plane {
         }
         let node_limit = hold.node_limit.filter(|_| begins);
         if let Some(note) = &held.service
-            && let Some(job) = self.jobs.get_mut(&held.job)
-            && job.note_service(now, note)
+            && let Some(job) = self.jobs.note_service(now, held.job, note)
         {
             self.outbox.record(Record::JobStatus { job: held.job, status: job.status(now) });
         }
@@ -279,7 +267,7 @@ impl Plane {
             hold.progressed_at = now;
             held.phase.clone_into(&mut hold.phase);
             let progress = hold.progress;
-            if let Some(job) = self.jobs.get(&held.job) {
+            if let Some(job) = self.jobs.get(held.job) {
                 self.outbox.effect(PlaneEffect::Progress {
                     job: held.job,
                     tenant: job.tenant.clone(),
@@ -291,7 +279,7 @@ impl Plane {
             }
         }
         if node_limit.is_some() {
-            self.tighten_alarm(now, id, node_limit);
+            self.hasten_alarm(now, id, node_limit);
         }
         true
     }
@@ -303,7 +291,7 @@ impl Plane {
         let Some(worker) = self.workers.get_mut(id) else { return reply };
         reply.drain = matches!(worker.state, WorkerState::Terminating | WorkerState::Terminated);
         for (job, hold) in worker.assignments.iter_mut().filter(|(_, hold)| hold.sent_with.is_none()) {
-            let Some(header) = self.jobs.get(job) else { continue };
+            let Some(header) = self.jobs.get(*job) else { continue };
             if hold.sends == 0 || now.since(hold.sent_at) >= RESEND_AFTER {
                 (hold.sends, hold.sent_at) = (hold.sends.saturating_add(1), now);
             }
@@ -330,7 +318,7 @@ impl Plane {
 
     /// Sends orders that arose while long polls were open, one reply per worker.
     pub(super) fn flush(&mut self, now: Timestamp) -> PlaneAnswer {
-        for id in std::mem::take(&mut self.undelivered) {
+        for id in self.workers.take_undelivered() {
             let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_polling) else { continue };
             let seq = worker.beat_seq;
             let reply = self.orders(now, &id, seq);
@@ -352,7 +340,7 @@ impl Plane {
         id: &WorkerId,
         seq: u64,
     ) -> Result<PlaneAnswer, Refusal> {
-        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        let worker = self.workers.expect(id)?;
         if worker.beat_seq != seq || !worker.is_polling {
             return Err(Refusal::StaleBeat { newest: worker.beat_seq });
         }
@@ -361,42 +349,26 @@ impl Plane {
         if worker.presence == Presence::Online {
             // Counted as a loss until it beats: when the plane's own link fails, connections drop first.
             self.mark_suspect(now, id);
-            self.watch_worker(now, id);
+            self.workers.watch(now, id, &self.settings, &mut self.outbox);
             self.expedite_list(now, id);
         }
         Ok(PlaneAnswer::Done)
-    }
-
-    pub(super) fn store_worker(&mut self, now: Timestamp, id: &WorkerId) {
-        if let Some(worker) = self.workers.get_mut(id) {
-            (worker.stored_at, worker.stored_counts) = (now, worker.counts);
-            self.outbox.record(Record::Worker(Box::new(worker.row())));
-        }
     }
 
     /// The attempt is taken from the worker, which is ordered to cancel it.
     pub(super) fn revoke(&mut self, now: Timestamp, id: &WorkerId, job: JobId, reason: &str) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if let Some(hold) = worker.release(now, &job) {
-            let shape = self.jobs.get(&job).map(|job| job.kind.shape.clone());
             if hold.sent_with.is_some() {
                 worker.cancels.insert((job, hold.attempt), PendingCancel::new(reason.to_owned()));
-                self.undelivered.insert(id.clone());
+                self.workers.has_orders(id);
             }
-            if let Some(shape) = shape {
-                self.release_trials(id, *shape, job);
+            if let Some(job) = self.jobs.get(job) {
+                self.trust.release(id, &job.kind.shape, job.id);
+                self.router.offer_again();
             }
         }
         self.assign(now, id);
-    }
-
-    /// The worker and attempt of a running job.
-    pub(super) fn holder(&self, job: JobId) -> Option<(WorkerId, Attempt)> {
-        let job = self.jobs.get(&job)?;
-        match job.state() {
-            JobState::Running { worker, .. } => Some((worker.clone(), job.attempt())),
-            JobState::Waiting { .. } | JobState::Ended(_) => None,
-        }
     }
 }
 

@@ -4,14 +4,12 @@
 use super::Plane;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
 use crate::job::Job;
-use crate::machine::WorkerState;
 use crate::refusal::Refusal;
 
 impl Plane {
     /// Whether a worker that has not left has this token.
     pub fn is_worker_token(&self, token_hash: Hash) -> bool {
-        let mut there = self.workers.values().filter(|worker| worker.state != WorkerState::Terminated);
-        there.any(|worker| worker.token_hash == token_hash)
+        self.workers.has_token(token_hash)
     }
 
     /// The job, if this worker runs this attempt of it. The token is drawn at every join, so it identifies the
@@ -23,12 +21,9 @@ impl Plane {
         job: JobId,
         attempt: Attempt,
     ) -> Result<&Job, Refusal> {
-        let known = self.workers.get(worker).ok_or_else(|| Refusal::UnknownWorker(worker.clone()))?;
-        if known.token_hash != token_hash {
-            return Err(Refusal::WrongToken);
-        }
-        if self.holder(job) != Some((worker.clone(), attempt)) {
-            return Err(self.not_held(job, attempt));
+        self.workers.authenticate(worker, token_hash)?;
+        if !self.jobs.running(job).is_some_and(|it| it.is_held_by(worker, attempt)) {
+            return Err(self.jobs.not_held(job, attempt));
         }
         self.job(job).ok_or(Refusal::UnknownJob(job))
     }

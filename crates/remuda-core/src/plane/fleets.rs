@@ -136,8 +136,8 @@ impl Plane {
         if has_fleets {
             self.cycle_soon(now);
         }
-        if has_fleets || self.workers.values().any(|worker| worker.drain_until.is_some()) {
-            self.alarms.set(Alarm::Provider, Some(now));
+        if has_fleets || self.workers.iter().any(|worker| worker.drain_until.is_some()) {
+            self.outbox.set_alarm(Alarm::Provider, Some(now));
         }
     }
 
@@ -275,9 +275,6 @@ impl Plane {
 
     /// Runs the cycle soon, at most once a second.
     pub(super) fn cycle_soon(&mut self, now: Timestamp) {
-        let soon = self.cycled_at.plus(super::TICK_MAX).max(now);
-        if self.alarms.get(&Alarm::Cycle).is_none_or(|at| soon < at) {
-            self.alarms.set(Alarm::Cycle, Some(soon));
-        }
+        self.outbox.hasten_alarm(Alarm::Cycle, self.cycled_at.plus(super::TICK_MAX).max(now));
     }
 }

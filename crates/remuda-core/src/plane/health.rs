@@ -11,7 +11,6 @@ use super::{DomainEvent, Plane, PlaneEffect};
 use crate::alarm::Alarm;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
-use crate::job::JobState;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::scale::ScalingDirection;
@@ -23,8 +22,7 @@ impl Plane {
     pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<CycleReport> {
         self.cycled_at = now;
         // Stuck attempts on workers that still beat are taken away one by one; the plan would fail the whole worker.
-        let workers: Vec<_> = self.workers.keys().cloned().collect();
-        for worker in workers {
+        for worker in self.workers.ids() {
             self.fail_stuck(now, &worker);
         }
         self.close_days(now);
@@ -42,7 +40,7 @@ impl Plane {
             self.outbox.record(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
         }
         self.outbox.effect(PlaneEffect::ReportCycle(report.clone()));
-        self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+        self.outbox.set_alarm(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
         report
     }
 
@@ -54,27 +52,13 @@ impl Plane {
                 && now.since(worker.watch.seen_at()) >= self.settings.forget_workers_after
                 && now.since(worker.changed_at) >= self.settings.forget_workers_after
         };
-        let old: Vec<_> = self.workers.values().filter(is_old).map(|worker| worker.id.clone()).collect();
+        let old: Vec<_> = self.workers.iter().filter(is_old).map(|worker| worker.id.clone()).collect();
         for id in old {
-            let shapes: Vec<_> = self
-                .blocks
-                .iter()
-                .filter(|(worker, ..)| **worker == id)
-                .map(|(_, shape, _)| *shape)
-                .collect();
-            for shape in shapes {
-                if let Some(block) = self.blocks.lift(&id, &shape) {
-                    self.unblocked(now, &id, shape, &block, "the worker was forgotten");
-                }
-            }
-            if let Some(worker) = self.workers.remove(&id) {
+            self.trust.forget_worker(now, &id, &mut self.outbox);
+            if let Some(worker) = self.workers.forget(now, &id, &mut self.outbox) {
                 self.fleets.remove_worker(&worker);
-                self.forget_machine(&worker.machine);
             }
-            self.free.remove(&id);
-            self.alarms.set(Alarm::Worker(id.clone()), None);
-            self.outbox.publish(now, DomainEvent::WorkerForgotten(&id));
-            self.outbox.record(Record::WorkerForgotten { worker: id });
+            self.outbox.set_alarm(Alarm::Worker(id), None);
         }
     }
 
@@ -110,10 +94,7 @@ impl Plane {
         worker.assignments.iter().map(|(job, hold)| AttemptView {
             job: *job,
             attempt: hold.attempt,
-            started_at: match self.jobs.get(job).map(|job| job.state()) {
-                Some(JobState::Running { started_at, .. }) => *started_at,
-                Some(JobState::Waiting { .. } | JobState::Ended(_)) | None => hold.assigned_at,
-            },
+            started_at: self.jobs.started_at(*job).unwrap_or(hold.assigned_at),
             progressed_at: hold.progressed_at,
         })
     }
@@ -137,11 +118,9 @@ impl Plane {
                 self.move_machine(now, worker, WorkerState::Terminating, &reason);
             }
             CycleAction::Reset { job, attempt, verdict, reason, .. } => {
-                let Some((worker, _)) = self.holder(job).filter(|(_, current)| *current == attempt) else {
-                    return;
-                };
+                let Some(ran) = self.jobs.running(job).filter(|ran| ran.attempt == attempt) else { return };
                 // A stuck attempt brings its worker down; the other attempts there are requeued without blame.
-                let hold = self.workers.get(&worker).and_then(|it| it.assignments.get(&job));
+                let hold = self.workers.get(&ran.worker).and_then(|it| it.assignments.get(&job));
                 let overrun = hold.map(|hold| hold.overrun_at(None, &self.settings));
                 let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
                     && overrun.is_some_and(|(at, how)| at <= now && how == Overrun::Stuck);
@@ -173,11 +152,11 @@ impl Plane {
         let Some(worker) = self.workers.get_mut(id) else { return };
         (worker.state, worker.changed_at) = (state, now);
         worker.reason = reason;
-        self.store_worker(now, id);
-        self.publish_worker_state(now, id);
-        self.watch_worker(now, id);
+        self.workers.store(now, id, &mut self.outbox);
+        self.workers.publish_state(now, id, &mut self.outbox);
+        self.workers.watch(now, id, &self.settings, &mut self.outbox);
         // A worker that may take work now must be in the free set before work is assigned.
-        self.update_free(now, id);
-        self.needs_assign = true;
+        self.workers.update_free(now, id);
+        self.router.offer_again();
     }
 }

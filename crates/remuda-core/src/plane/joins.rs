@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::attempts::Blame;
-use super::reliability::PresenceChange;
+use super::workers::PresenceChange;
 use super::{DomainEvent, JoinProof, Plane, PlaneAnswer};
 use crate::alarm::Alarm;
 use crate::id::{Hash, Incarnation, JobId, MachineId, WorkerId};
@@ -32,12 +32,12 @@ impl Plane {
         let id = join.worker.clone();
         self.check_proof(join, proof)?;
         let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
-        let incarnation = self.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
+        let incarnation = self.workers.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
         let mut worker = Worker::join(now, join, incarnation, token_hash);
-        let former = self.workers.remove(&id);
-        let was_offline = former.as_ref().is_none_or(|former| former.presence == Presence::Offline);
-        let moved_from = former.as_ref().map(|it| it.machine.clone()).filter(|it| *it != worker.machine);
-        if let Some(former) = &former {
+        let former = self.workers.get(&id);
+        let was_offline = former.is_none_or(|former| former.presence == Presence::Offline);
+        let moved_from = former.map(|it| it.machine.clone()).filter(|it| *it != worker.machine);
+        if let Some(former) = former {
             (worker.counts, worker.probation) = (former.counts, former.probation.clone());
             worker.reliability.clone_from(&former.reliability);
             worker.reliability.mark_up(now);
@@ -50,7 +50,7 @@ impl Plane {
         }
         let machine = worker.machine.clone();
         self.fleets.add_worker(&worker);
-        self.workers.insert(id.clone(), worker);
+        let former = self.workers.insert(worker);
         self.store_rental(&machine);
         if let Some(former) = former {
             self.take_over(now, &id, &former, &join.held);
@@ -59,21 +59,34 @@ impl Plane {
                     && it.probation.until().is_none()
             });
             // If it offers less than before, other workers may take the jobs that were left to it.
-            self.needs_assign |= !is_same;
+            if !is_same {
+                self.router.offer_again();
+            }
         } else {
-            self.cancel_unknown(&id, &join.held);
+            self.workers.cancel_unknown(&id, &join.held);
         }
         self.raise_fences(now, &join.held);
-        self.end_mass_loss(now, &id);
-        self.store_worker(now, &id);
-        self.publish_worker(now, &id, DomainEvent::WorkerJoined { worker: &id, incarnation });
+        self.workers.end_mass_loss(now, &id, &self.settings, &mut self.outbox);
+        self.workers.store(now, &id, &mut self.outbox);
+        self.workers.publish(
+            now,
+            &id,
+            DomainEvent::WorkerJoined { worker: &id, incarnation },
+            &mut self.outbox,
+        );
         if let Some(machine) = moved_from.as_ref().filter(|_| !was_offline) {
-            self.worker_moved_away(now, machine);
+            self.workers.worker_moved_away(now, machine, &self.settings, &mut self.outbox);
         }
         if was_offline || moved_from.is_some() {
-            self.update_machine_presence(now, &id, PresenceChange::Up);
+            self.workers.update_machine_presence(
+                now,
+                &id,
+                PresenceChange::Up,
+                &self.settings,
+                &mut self.outbox,
+            );
         }
-        self.watch_worker(now, &id);
+        self.workers.watch(now, &id, &self.settings, &mut self.outbox);
         self.assign(now, &id);
         if !self.settings.fleets.is_empty() {
             self.cycle_soon(now);
@@ -158,9 +171,7 @@ impl Plane {
     /// count, and its number is not used again.
     fn raise_fences(&mut self, now: Timestamp, held: &[HeldAttempt]) {
         for held in held {
-            if let Some(job) = self.jobs.get_mut(&held.job)
-                && job.raise_attempt(held.attempt)
-            {
+            if let Some(job) = self.jobs.raise_attempt(held.job, held.attempt) {
                 let status = job.status(now);
                 self.outbox.record(Record::JobStatus { job: held.job, status });
             }
@@ -183,7 +194,7 @@ impl Plane {
                 (*job, if hold.may_have_started() { Blame::Crashed } else { Blame::Unrelated })
             })
             .collect();
-        self.cancel_unknown(id, held);
+        self.workers.cancel_unknown(id, held);
         for (job, blame) in lost {
             let why = format!("worker {id} restarted without it");
             self.lose(now, job, AttemptVerdict::WorkerRestarted, why, blame);
@@ -193,11 +204,8 @@ impl Plane {
     fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, former: &Assignment) -> bool {
         let (attempt, is_told) = (former.attempt, former.sends > 0);
         let Some(worker) = self.workers.get_mut(id) else { return false };
-        let Some(job) = self.jobs.get_mut(&job_id) else { return false };
         let event = JobEvent::Adopt { attempt, worker: id.clone(), incarnation: worker.incarnation };
-        if job.apply(now, event, &self.settings).is_err() {
-            return false;
-        }
+        let Ok((_, job)) = self.jobs.apply(now, job_id, event, &self.settings) else { return false };
         worker.add_assignment(now, job, &self.settings);
         if let Some(hold) = worker.assignments.get_mut(&job_id).filter(|_| is_told) {
             (hold.sent_with, hold.sends, hold.is_confirmed) = (Some(0), former.sends, true);
@@ -217,9 +225,9 @@ impl Plane {
         reason: &str,
     ) -> Result<PlaneAnswer, Refusal> {
         if let Some(token_hash) = token_hash {
-            self.authenticate(id, token_hash)?;
+            self.workers.authenticate(id, token_hash)?;
         }
-        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        let worker = self.workers.expect(id)?;
         worker.has_left |= token_hash.is_some();
         if (worker.presence, worker.state) == (Presence::Offline, WorkerState::Terminated) {
             return Ok(PlaneAnswer::Done);
@@ -230,18 +238,18 @@ impl Plane {
         // poll.
         worker.is_polling &= token_hash.is_none();
         worker.reliability.mark_away(now);
-        self.undelivered.insert(id.clone());
         reason.clone_into(&mut worker.reason);
         let held: Vec<_> = worker.assignments.keys().copied().collect();
-        self.needs_assign = true;
-        self.watch_worker(now, id);
+        self.workers.has_orders(id);
+        self.router.offer_again();
+        self.workers.watch(now, id, &self.settings, &mut self.outbox);
         for job in held {
             let why = format!("worker {id} left: {reason}");
             self.lose(now, job, AttemptVerdict::WorkerLeft, why, Blame::Unrelated);
         }
-        self.store_worker(now, id);
-        self.publish_worker(now, id, DomainEvent::WorkerOffline { worker: id, reason });
-        self.update_machine_presence(now, id, PresenceChange::Away);
+        self.workers.store(now, id, &mut self.outbox);
+        self.workers.publish(now, id, DomainEvent::WorkerOffline { worker: id, reason }, &mut self.outbox);
+        self.workers.update_machine_presence(now, id, PresenceChange::Away, &self.settings, &mut self.outbox);
         self.drain_with_workers(now, id, reason);
         Ok(PlaneAnswer::Done)
     }
@@ -253,23 +261,21 @@ impl Plane {
         reason: &str,
         within: Option<Duration>,
     ) -> Result<PlaneAnswer, Refusal> {
-        let worker = self.workers.get(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        let worker = self.workers.expect(id)?;
         if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
             return Err(Refusal::Leaving(id.clone()));
         }
-        self.undelivered.insert(id.clone());
         let drain_until = within.map(|within| now.plus(within));
         let machine = worker.machine.clone();
-        if let Some(worker) = self.workers.get_mut(id) {
-            worker.drain_until = drain_until;
-        }
+        worker.drain_until = drain_until;
+        self.workers.has_orders(id);
         self.move_worker(now, id, WorkerState::Terminating, reason.to_owned());
         if let Some(rental) = self.fleets.rentals.get_mut(&machine) {
             rental.drain_until = drain_until;
         }
         self.drain_with_workers(now, id, reason);
         self.cycle_soon(now);
-        self.alarms.set(Alarm::Provider, Some(now));
+        self.outbox.set_alarm(Alarm::Provider, Some(now));
         Ok(PlaneAnswer::Done)
     }
 
@@ -280,8 +286,7 @@ impl Plane {
         reason: &str,
         within: Option<Duration>,
     ) -> Result<PlaneAnswer, Refusal> {
-        let there: Vec<_> =
-            self.workers.values().filter(|it| it.machine == *machine).map(|it| it.id.clone()).collect();
+        let there: Vec<_> = self.workers.on_machine(machine).map(|it| it.id.clone()).collect();
         if let Some(rental) = self.fleets.rentals.get_mut(machine) {
             if matches!(rental.phase, RentalPhase::Draining | RentalPhase::Returning) {
                 return Err(Refusal::MachineLeaving(machine.clone()));

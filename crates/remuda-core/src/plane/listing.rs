@@ -317,7 +317,7 @@ impl Plane {
             next = next.min(due);
         }
         let next = Some(next.max(now.plus(super::TICK_MAX))).filter(|at| *at < Timestamp::NEVER);
-        self.alarms.set(Alarm::Provider, next);
+        self.outbox.set_alarm(Alarm::Provider, next);
     }
 
     /// A worker's connection dropped: if its machine is rented, the provider may know why.
@@ -327,7 +327,7 @@ impl Plane {
             return;
         };
         self.fleets.lists.entry(fleet).or_default().is_urgent = true;
-        self.alarms.set(Alarm::Provider, Some(now));
+        self.outbox.set_alarm(Alarm::Provider, Some(now));
     }
 
     fn request_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
@@ -406,7 +406,7 @@ impl Plane {
             let settings = self.fleet_settings(&rental.fleet)?;
             rental.due_at(settings)
         });
-        let draining = self.workers.values().filter(|worker| worker.state == WorkerState::Terminating);
+        let draining = self.workers.iter().filter(|worker| worker.state == WorkerState::Terminating);
         rentals.chain(draining.filter_map(|worker| worker.drain_until)).min().unwrap_or(Timestamp::NEVER)
     }
 

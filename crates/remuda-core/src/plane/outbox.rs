@@ -1,5 +1,5 @@
-//! What a step hands to its caller: records to commit, effects to run, and the events among the records, numbered in
-//! one sequence. Owners write here; none of them needs the whole plane for it.
+//! What a step leaves behind: records to commit, effects to run, the events among the records, numbered in one
+//! sequence, and alarms for later. Owners write here; none of them needs the whole plane for it.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use serde_json::Map;
 
 use super::PlaneEffect;
 use super::domain_event::{DomainEvent, EventDescription};
+use crate::alarm::{Alarm, Alarms};
 use crate::id::Sequence;
 use crate::record::{Record, StoredEvent};
 use crate::time::Timestamp;
@@ -18,11 +19,12 @@ pub(super) struct Outbox {
     sequence: Sequence,
     records: Vec<Record>,
     effects: Vec<PlaneEffect>,
+    alarms: Alarms,
 }
 
 impl Outbox {
     pub(super) fn new(sequence: Sequence) -> Self {
-        Outbox { sequence, records: Vec::new(), effects: Vec::new() }
+        Outbox { sequence, records: Vec::new(), effects: Vec::new(), alarms: Alarms::default() }
     }
 
     pub(super) fn sequence(&self) -> Sequence {
@@ -35,6 +37,26 @@ impl Outbox {
 
     pub(super) fn effect(&mut self, effect: PlaneEffect) {
         self.effects.push(effect);
+    }
+
+    /// When to look at something again; `None` if nothing is due there.
+    pub(super) fn set_alarm(&mut self, alarm: Alarm, at: Option<Timestamp>) {
+        self.alarms.set(alarm, at);
+    }
+
+    /// Moves an alarm forward, if it is not earlier already.
+    pub(super) fn hasten_alarm(&mut self, alarm: Alarm, latest: Timestamp) {
+        if self.alarms.get(&alarm).is_none_or(|at| latest < at) {
+            self.alarms.set(alarm, Some(latest));
+        }
+    }
+
+    pub(super) fn take_due_alarm(&mut self, now: Timestamp) -> Option<Alarm> {
+        self.alarms.take_due(now)
+    }
+
+    pub(super) fn alarms(&self) -> &Alarms {
+        &self.alarms
     }
 
     pub(super) fn publish(&mut self, now: Timestamp, event: DomainEvent<'_>) {

@@ -210,7 +210,7 @@ impl Plane {
         self.machine_state(now, machine);
         for worker in self.workers_on(machine) {
             if state != WorkerState::Active {
-                self.undelivered.insert(worker.clone());
+                self.workers.has_orders(&worker);
             }
             self.move_worker(now, &worker, state, reason.to_owned());
         }

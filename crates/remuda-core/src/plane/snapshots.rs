@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::Plane;
+use super::router::mismatch;
 use crate::cycle::{self, CyclePlan, FleetSnapshot, WorkerView};
 use crate::fleet::{DAY, Fleet, FleetSettings, ScalingPolicy, day_of};
 use crate::id::FleetId;
@@ -25,7 +26,7 @@ impl Plane {
         let loose = FleetSnapshot {
             queued: shares.loose,
             workers: self.without_fleet().map(|worker| self.view(now, worker)).collect(),
-            mass_loss: self.mass_loss.clone(),
+            mass_loss: self.workers.mass_loss().clone(),
             ..FleetSnapshot::default()
         };
         let mut plans = vec![(None, cycle::plan(now, &loose, &self.settings))];
@@ -43,7 +44,7 @@ impl Plane {
         let default = Fleet::default();
         let fleet = self.fleets.fleets.get(&settings.id).unwrap_or(&default);
         let rented = self.rentals_of(&settings.id).map(|rental| self.rental_view(now, rental, settings));
-        let own = self.workers.values().filter(|worker| {
+        let own = self.workers.iter().filter(|worker| {
             !self.fleets.rentals.contains_key(&worker.machine)
                 && self.fleet_for_worker(worker) == Some(&settings.id)
         });
@@ -53,7 +54,7 @@ impl Plane {
             workers: rented.chain(own.map(|worker| self.view(now, worker))).collect(),
             can_rent: settings.can_rent,
             creation: fleet.creation.clone(),
-            mass_loss: self.mass_loss.clone(),
+            mass_loss: self.workers.mass_loss().clone(),
             heading: fleet.heading,
             paused: fleet.paused.clone(),
             ordered: fleet.machines,
@@ -114,11 +115,11 @@ impl Plane {
     }
 
     fn without_fleet(&self) -> impl Iterator<Item = &Worker> {
-        self.workers.values().filter(|worker| self.fleet_for_worker(worker).is_none())
+        self.workers.iter().filter(|worker| self.fleet_for_worker(worker).is_none())
     }
 
     fn shares(&self, now: Timestamp) -> Shares {
-        let all = u32::try_from(self.queue.len()).unwrap_or(u32::MAX);
+        let all = u32::try_from(self.jobs.queue().len()).unwrap_or(u32::MAX);
         if self.settings.fleets.is_empty() {
             return Shares { loose: all, fleets: BTreeMap::new() };
         }
@@ -133,9 +134,9 @@ impl Plane {
             .map(|fleet| u64::from(self.size_max(fleet)) * per(&fleet.scaling))
             .collect();
         let (mut loose, mut shares) = (0_u64, vec![0_u64; room.len()]);
-        for (demand, count) in self.queue.waiting_by_demand() {
+        for (demand, count) in self.jobs.queue().waiting_by_demand() {
             let mut left = count as u64;
-            if able.iter().any(|worker| self.fits(demand, worker)) {
+            if able.iter().any(|worker| mismatch(demand, worker).is_none()) {
                 let taken = left.min(loose_room);
                 (loose, loose_room, left) = (loose + taken, loose_room - taken, left - taken);
             }
@@ -169,14 +170,10 @@ impl Plane {
         if fleet.can_rent {
             return fleet.scaling.machines_max;
         }
-        let active = self.workers.values().filter(|worker| {
+        let active = self.workers.iter().filter(|worker| {
             worker.state == WorkerState::Active && self.fleet_for_worker(worker) == Some(&fleet.id)
         });
         u32::try_from(active.count()).unwrap_or(u32::MAX)
-    }
-
-    fn fits(&self, demand: &Demand, worker: &Worker) -> bool {
-        demand.needs().mismatch(demand.service(), &worker.id, &worker.services, &worker.offer).is_none()
     }
 
     /// Whether a machine of this fleet could run such a job, judged by its settings and by the workers it has or had.
@@ -184,11 +181,11 @@ impl Plane {
         let needs = demand.needs();
         let is_served = fleet.services.is_empty() || fleet.services.contains(demand.service());
         let is_labelled = needs.labels.iter().all(|(name, value)| fleet.labels.get(name) == Some(value));
-        let mut known = self.workers.values().filter(|it| it.fleet.as_ref() == Some(&fleet.id)).peekable();
+        let mut known = self.workers.iter().filter(|it| it.fleet.as_ref() == Some(&fleet.id)).peekable();
         let nobody = known.peek().is_none();
         is_served
             && is_labelled
-            && if nobody { needs.pin.is_none() } else { known.any(|it| self.fits(demand, it)) }
+            && if nobody { needs.pin.is_none() } else { known.any(|it| mismatch(demand, it).is_none()) }
     }
 
     /// Machines wanted by a policy other than queue length. None until something was measured.
@@ -198,7 +195,7 @@ impl Plane {
         let usual = fleet.run_times.values().sum::<u64>().checked_div(known)?;
         let (mut work, mut jobs) = (0_u64, 0_u64);
         let mut ours = BTreeMap::new();
-        for (demand, shape, count) in self.queue.waiting_by_shape() {
+        for (demand, shape, count) in self.jobs.queue().waiting_by_shape() {
             if *ours.entry(demand).or_insert_with(|| self.could_run(settings, demand)) {
                 let pace = fleet.run_times.get(shape).copied().unwrap_or(usual);
                 work = work.saturating_add(pace.saturating_mul(count as u64));

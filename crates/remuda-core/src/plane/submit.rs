@@ -3,14 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Map;
 use serde_json::value::RawValue;
 
 use super::domain_event::{DomainEvent, JobEnding};
 use super::{Plane, PlaneAnswer};
 use crate::alarm::Alarm;
-use crate::id::{Hash, JobId, Tenant};
-use crate::job::{Job, JobEvent, JobState};
+use crate::id::{Hash, JobId};
+use crate::job::JobEvent;
 use crate::record::{AcceptedJob, Record};
 use crate::refusal::Refusal;
 use crate::settings::BlockOn;
@@ -44,7 +43,7 @@ impl Plane {
         now: Timestamp,
         submission: JobSubmission,
     ) -> Result<PlaneAnswer, Refusal> {
-        if let Some(known) = self.known_key(&submission) {
+        if let Some(known) = self.jobs.known_key(&submission) {
             let fingerprint = submission.job.key.as_ref().map(|key| key.fingerprint);
             if fingerprint != Some(known.fingerprint) {
                 return Err(Refusal::KeyConflict { job: known.job });
@@ -56,38 +55,23 @@ impl Plane {
             return Err(Refusal::QueueFull { open_max, retry_after: RETRY_WHEN_FULL });
         }
         let id = submission.job.id;
-        assert!(!self.jobs.contains_key(&id), "job ids are drawn once");
+        assert!(self.jobs.get(id).is_none(), "job ids are drawn once");
         let JobSubmission { job: mut accepted, deadline, workflow, .. } = submission;
         accepted.accepted_at = now;
         accepted.deadline = deadline.map(|deadline| now.plus(deadline));
         if self.settings.block_on == BlockOn::Exact {
             accepted.shape = accepted.workflow_hash;
         }
-        let job = Box::new(self.header(accepted.clone()));
+        let job = self.jobs.accept(accepted.clone());
         let status = job.status(now);
         self.outbox.record(Record::JobAccepted { job: Arc::new(accepted), status, workflow });
-        self.outbox.publish(now, DomainEvent::JobQueued(&job));
-        self.remember_key(&job);
-        self.alarms.set(Alarm::Job(id), job.wake_at(now));
-        self.jobs.insert(id, job);
+        self.outbox.publish(now, DomainEvent::JobQueued(job));
+        self.outbox.set_alarm(Alarm::Job(id), job.wake_at(now));
         self.ready(now, id);
-        if !self.settings.fleets.is_empty() && !self.queue.is_empty() {
+        if !self.settings.fleets.is_empty() && !self.jobs.queue().is_empty() {
             self.cycle_soon(now);
         }
         Ok(PlaneAnswer::Accepted { job: id, created: true })
-    }
-
-    fn known_key(&self, submission: &JobSubmission) -> Option<KnownKey> {
-        let key = submission.job.key.as_ref()?;
-        let open = self.keys.get(&(submission.job.tenant.clone(), key.key.clone())).copied();
-        open.or(submission.known)
-    }
-
-    pub(super) fn remember_key(&mut self, job: &Job) {
-        if let Some(key) = job.extras.as_ref().and_then(|extra| extra.key.as_ref()) {
-            let known = KnownKey { job: job.id, fingerprint: key.fingerprint };
-            self.keys.insert((job.tenant.clone(), key.key.clone()), known);
-        }
     }
 
     /// Cancels at once, whether or not the worker can be reached: its attempt is fenced, and it gets the cancel order
@@ -121,29 +105,11 @@ impl Plane {
         event: JobEvent,
         ending: JobEnding,
     ) -> Result<PlaneAnswer, Refusal> {
-        let Some(job) = self.jobs.get_mut(&id) else { return Err(self.unknown_job(id)) };
-        let running_on = match job.state() {
-            JobState::Running { worker, .. } => Some(worker.clone()),
-            JobState::Waiting { .. } | JobState::Ended(_) => None,
-        };
-        job.apply(now, event, &self.settings)?;
-        if let Some(worker) = running_on {
-            self.revoke(now, &worker, id, ending.reason());
+        let (ran, _) = self.jobs.apply(now, id, event, &self.settings)?;
+        if let Some(ran) = ran {
+            self.revoke(now, &ran.worker, id, ending.reason());
         }
         self.ended(now, id, &ending);
         Ok(PlaneAnswer::Done)
     }
-
-    pub(super) fn unknown_job(&self, id: JobId) -> Refusal {
-        match self.ended.outcomes.get(&id) {
-            Some((_, state)) => Refusal::Ended { state },
-            None => Refusal::UnknownJob(id),
-        }
-    }
-}
-
-/// The idempotency key under which this job is known.
-pub(super) fn key_of(job: &Job) -> Option<(Tenant, String)> {
-    let key = job.extras.as_ref()?.key.as_ref()?;
-    Some((job.tenant.clone(), key.key.clone()))
 }

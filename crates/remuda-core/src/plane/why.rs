@@ -53,7 +53,7 @@ const CANDIDATES_MAX: usize = 1000;
 
 impl Plane {
     pub fn explain(&self, now: Timestamp, id: JobId) -> Option<JobExplanation> {
-        let job = self.jobs.get(&id)?;
+        let job = self.jobs.get(id)?;
         let candidates = match job.state() {
             JobState::Waiting { .. } => self.candidates(now, job),
             JobState::Running { .. } | JobState::Ended(_) => Vec::new(),
@@ -137,9 +137,9 @@ impl Plane {
     }
 
     fn blocks_of(&self, shape: &Shape) -> Vec<BlockedWorker> {
-        let workers = self.blocks.workers_of(shape).into_iter();
+        let workers = self.trust.blocks().workers_of(shape).into_iter();
         let blocks = workers.filter_map(|worker| {
-            let block = self.blocks.get(&worker, shape)?;
+            let block = self.trust.blocks().get(&worker, shape)?;
             Some(BlockedWorker {
                 shape: *shape,
                 is_blocked: block.is_blocked(),
@@ -153,14 +153,15 @@ impl Plane {
     }
 
     fn candidates(&self, now: Timestamp, job: &Job) -> Vec<(WorkerId, Option<PassedOver>)> {
-        self.workers.values().map(|worker| (worker.id.clone(), self.passed_over(now, job, worker))).collect()
+        let matching = self.matching(now);
+        self.workers.iter().map(|worker| (worker.id.clone(), matching.passed_over(job, worker))).collect()
     }
 
     fn waiting_reason(&self, now: Timestamp, job: &Job) -> String {
         if self.workers.is_empty() {
             return "unschedulable: no worker has joined".to_owned();
         }
-        match self.quarantine.state(now, &job.kind.shape) {
+        match self.trust.quarantine().state(now, &job.kind.shape) {
             quarantine::QuarantineState::Free => {}
             quarantine::QuarantineState::Quarantined { trial_at } => {
                 return format!(
@@ -199,7 +200,7 @@ impl Plane {
             };
         }
         if fit.iter().all(|reason| matches!(reason, PassedOver::Busy { .. })) {
-            let ahead = self.queue.len().saturating_sub(1);
+            let ahead = self.jobs.queue().len().saturating_sub(1);
             return format!(
                 "all {} matching workers are busy; {ahead} other jobs wait too (fair share)",
                 fit.len()

@@ -187,7 +187,7 @@ fn what_waits_is_rented_for_worked_off_and_returned() {
     for job in jobs {
         world.pass(1);
         world.story.is(job, "running");
-        let worker = world.story.plane.holder(job).expect("somebody has it").0;
+        let worker = world.story.plane.jobs.running(job).expect("somebody has it").worker;
         world.story.complete(worker.as_str(), job);
     }
     world.pass(700);

@@ -1,0 +1,228 @@
+//! Which worker takes which job, and why not. After every step no worker is idle while a job that it could take is
+//! queued: a worker that becomes free gets work, and a job that becomes ready is assigned, at once.
+//!
+//! `Router` owns the operators' placement rules and remembers that work must be offered again; `Matching` answers the
+//! questions, from what the other owners know.
+
+use std::time::Duration;
+
+use super::jobs::Jobs;
+use super::trust::Trust;
+use super::workers::Workers;
+use super::{DomainEvent, Outbox, PassedOver};
+use crate::affinity::{AFFINITIES_MAX, Affinities, Affinity};
+use crate::document::{Collection, Document};
+use crate::id::{JobId, Shape, WorkerId};
+use crate::job::{Job, JobState};
+use crate::need::Mismatch;
+use crate::queue::{Demand, Matcher};
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::settings::Settings;
+use crate::time::Timestamp;
+use crate::worker::{Availability, Worker};
+
+/// At most this many workers are compared for a job.
+const CANDIDATES_MAX: usize = 32;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Router {
+    affinities: Affinities,
+    /// Something changed that decides who may run what: before the step ends, every free worker is offered work
+    /// again.
+    offers_again: bool,
+}
+
+impl Router {
+    pub(super) fn restore(&mut self, document: &Document) {
+        self.affinities.restore(document);
+    }
+
+    pub(super) fn affinities(&self) -> &Affinities {
+        &self.affinities
+    }
+
+    /// Every free worker is offered work again before the step ends.
+    pub(super) fn offer_again(&mut self) {
+        self.offers_again = true;
+    }
+
+    /// Whether to offer work again; asked until nothing changes any more.
+    pub(super) fn take_offer_again(&mut self) -> bool {
+        std::mem::take(&mut self.offers_again)
+    }
+
+    pub(super) fn set_affinity(
+        &mut self,
+        now: Timestamp,
+        shape: Shape,
+        affinity: Affinity,
+        outbox: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        if self.affinities.is_full_for(&shape) {
+            return Err(Refusal::TooManyAffinities { max: AFFINITIES_MAX });
+        }
+        outbox.record(Record::Document(affinity.document(&shape)));
+        outbox.publish(now, DomainEvent::AffinitySet { shape, affinity: &affinity });
+        self.affinities.set(shape, affinity);
+        self.offer_again();
+        Ok(())
+    }
+
+    pub(super) fn remove_affinity(
+        &mut self,
+        now: Timestamp,
+        shape: Shape,
+        outbox: &mut Outbox,
+    ) -> Result<(), Refusal> {
+        if !self.affinities.remove(&shape) {
+            return Err(Refusal::NothingToLift);
+        }
+        outbox.record(Record::DocumentDeleted { collection: Collection::Affinity, id: shape.to_string() });
+        outbox.publish(now, DomainEvent::AffinityRemoved(shape));
+        self.offer_again();
+        Ok(())
+    }
+}
+
+/// Who can take what at one moment. Changes nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Matching<'a> {
+    pub(super) now: Timestamp,
+    pub(super) settings: &'a Settings,
+    pub(super) jobs: &'a Jobs,
+    pub(super) workers: &'a Workers,
+    pub(super) trust: &'a Trust,
+    pub(super) router: &'a Router,
+}
+
+impl<'a> Matching<'a> {
+    /// The best free worker for a job: a preferred one, or else any.
+    pub(super) fn best_worker(&self, job: &Job) -> Option<WorkerId> {
+        self.preferred_worker(job).or_else(|| self.best_of(job, self.workers.free().iter()))
+    }
+
+    /// The best free worker among those preferred by the job or, failing that, by its shape.
+    pub(super) fn preferred_worker(&self, job: &Job) -> Option<WorkerId> {
+        let own = job.options().map(|options| &options.preferred);
+        let of_shape = self.router.affinities.get(&job.kind.shape).map(|affinity| &affinity.preferred);
+        [own, of_shape].into_iter().flatten().find_map(|preferred| {
+            let free = preferred.iter().filter(|worker| self.workers.free().contains(*worker));
+            self.best_of(job, free)
+        })
+    }
+
+    /// Warm first, then fastest for the shape, then least loaded, then longest idle.
+    fn best_of<'w>(&self, job: &Job, workers: impl Iterator<Item = &'w WorkerId>) -> Option<WorkerId> {
+        workers
+            .filter_map(|id| self.workers.get(id))
+            .filter(|worker| self.passed_over(job, worker).is_none())
+            .take(CANDIDATES_MAX)
+            .min_by_key(|worker| {
+                let pace = worker.pace(&job.kind.shape).unwrap_or(Duration::ZERO);
+                let load = worker.assignments.len() * 1000 / worker.slots.max(1) as usize;
+                (!worker.is_warm(&job.kind.shape), pace, load, worker.idle_since)
+            })
+            .map(|worker| worker.id.clone())
+    }
+
+    /// The next job for a worker with a free slot, and the worker that gets it: another free one if the job prefers
+    /// that.
+    pub(super) fn next_for(&self, id: &WorkerId) -> Option<(JobId, Option<WorkerId>)> {
+        let worker = self.workers.get(id).filter(|worker| worker.free_slots(self.now) > 0)?;
+        if self.jobs.queue().is_empty() {
+            return None;
+        }
+        let matcher = WorkerMatcher { matching: *self, worker };
+        let job = self.jobs.queue().next(&matcher, self.settings.look_ahead)?;
+        Some((job, self.jobs.get(job).and_then(|job| self.preferred_worker(job))))
+    }
+
+    /// The first reason why this worker cannot take this job; None if it can take it now. The only definition of that
+    /// question.
+    pub(super) fn passed_over(&self, job: &Job, worker: &Worker) -> Option<PassedOver> {
+        if let Some(unfit) = mismatch(&job.kind.demand, worker) {
+            return Some(PassedOver::Mismatch(unfit));
+        }
+        if self.is_excluded(&job.kind.shape, &worker.id) {
+            return Some(PassedOver::Excluded);
+        }
+        if let Some(reason) = self.worker_obstacle(&job.kind.shape, worker) {
+            return Some(reason);
+        }
+        if self.avoids(job, worker) {
+            let is_too_small = !job.has_failed_on(&worker.id);
+            return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedBefore });
+        }
+        (worker.free_slots(self.now) == 0).then_some(PassedOver::Busy { slots: worker.slots })
+    }
+
+    /// Reasons that depend on the worker and the shape, not on the single job.
+    fn worker_obstacle(&self, shape: &Shape, worker: &Worker) -> Option<PassedOver> {
+        match worker.availability(self.now) {
+            Availability::Ready => self.shape_obstacle(shape, &worker.id),
+            unavailable => Some(PassedOver::Unavailable(unavailable)),
+        }
+    }
+
+    fn shape_obstacle(&self, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
+        if self.is_excluded(shape, worker) {
+            return Some(PassedOver::Excluded);
+        }
+        self.trust.obstacle(self.now, shape, worker)
+    }
+
+    /// Whether an operator excluded this worker for this shape.
+    fn is_excluded(&self, shape: &Shape, worker: &WorkerId) -> bool {
+        self.router.affinities.get(shape).is_some_and(|affinity| affinity.excluded.contains(worker))
+    }
+
+    /// Whether a retry avoids this worker because another one could take it soon.
+    fn avoids(&self, job: &Job, worker: &Worker) -> bool {
+        job.is_avoiding(self.now)
+            && job.should_avoid(&worker.id, &worker.offer)
+            && self.workers.iter().any(|other| {
+                other.id != worker.id
+                    && other.slots > 0
+                    && !job.should_avoid(&other.id, &other.offer)
+                    && mismatch(&job.kind.demand, other).is_none()
+                    && self.worker_obstacle(&job.kind.shape, other).is_none()
+            })
+    }
+}
+
+/// Why this worker can never run such a job, as it is.
+pub(super) fn mismatch(demand: &Demand, worker: &Worker) -> Option<Mismatch> {
+    demand.needs().mismatch(demand.service(), &worker.id, &worker.services, &worker.offer)
+}
+
+/// The queue's view of one worker.
+struct WorkerMatcher<'a> {
+    matching: Matching<'a>,
+    worker: &'a Worker,
+}
+
+impl Matcher for WorkerMatcher<'_> {
+    fn fits(&self, demand: &Demand) -> bool {
+        mismatch(demand, self.worker).is_none()
+    }
+
+    fn allows_shape(&self, shape: &Shape) -> bool {
+        self.matching.shape_obstacle(shape, &self.worker.id).is_none()
+    }
+
+    fn is_warm(&self, shape: &Shape) -> bool {
+        self.worker.is_warm(shape)
+    }
+
+    fn accepts(&self, job: JobId) -> bool {
+        let Some(job) = self.matching.jobs.get(job) else { return false };
+        debug_assert!(matches!(job.state(), JobState::Waiting { .. }));
+        !self.matching.avoids(job, self.worker)
+    }
+
+    fn is_overdue(&self, job: JobId) -> bool {
+        let patience = self.matching.settings.warm_wait_max;
+        self.matching.jobs.get(job).is_some_and(|job| job.age(self.matching.now) >= patience)
+    }
+}
