@@ -5,6 +5,8 @@ mod rented;
 
 use remuda_core::agent::{Agent, AgentSettings, AgentTimeouts};
 use remuda_core::id::{Hash, PodId, WorkerId};
+use remuda_core::service::ServiceIncarnation;
+use remuda_core::service::incarnation::{IncarnationCheck, IncarnationTracker};
 use remuda_core::time::Timestamp;
 
 use crate::event_queue::SimEvent;
@@ -28,6 +30,8 @@ pub(crate) struct Host {
     pub(crate) deferred: Vec<SimEvent>,
     pub(crate) timer_at: u64,
     pub(crate) service: Service,
+    /// What the connector of this process knows about restarts of the service.
+    pub(crate) incarnations: IncarnationTracker,
     /// Submissions on their way to the service.
     pub(crate) in_flight: Vec<Key>,
     /// Until when the service does not answer normally.
@@ -62,6 +66,7 @@ impl Host {
         Host {
             is_pristine: plan.quirk == Quirk::None,
             service: Service::new(plan.service),
+            incarnations: IncarnationTracker::default(),
             in_flight: Vec::new(),
             disturbed_until: 0,
             unavailable_since: None,
@@ -96,6 +101,23 @@ impl Host {
     pub(crate) fn is_well(&self, now: u64) -> bool {
         let is_well = self.service.is_up(now) && !self.service.is_sick() && self.unavailable_since.is_none();
         self.agent.is_none() || is_well
+    }
+
+    /// The incarnation of the service as the connector knows it; queries the history if a restart is suspected.
+    pub(crate) fn confirm_incarnation(&mut self) -> ServiceIncarnation {
+        match self.incarnations.check() {
+            IncarnationCheck::Certain(incarnation) => incarnation,
+            IncarnationCheck::AskFor(anchor) => {
+                let is_known = self.service.is_in_history(&anchor);
+                self.incarnations.anchor_checked(&anchor, is_known)
+            }
+        }
+    }
+
+    /// The service ran a small prompt, which its history has until a restart.
+    pub(crate) fn self_tested(&mut self) {
+        let id = self.service.run_self_test();
+        self.incarnations.set_anchor(&id);
     }
 
     /// The longest silence before the agent probes, in true time.

@@ -57,6 +57,8 @@ pub(crate) struct Service {
     pub(crate) socket: Socket,
     /// Last prompt number, counted across incarnations.
     pub(crate) marks: u64,
+    /// The last self-test prompt, while the history has it.
+    pub(crate) self_test: Option<String>,
     /// Since when the agent has evidence that the service is sick.
     pub(crate) evidence_at: Option<u64>,
 }
@@ -74,6 +76,7 @@ impl Service {
             history: BTreeMap::new(),
             socket: Socket::default(),
             marks: 0,
+            self_test: None,
             evidence_at: None,
         }
     }
@@ -95,11 +98,28 @@ impl Service {
         self.life.0 += 1;
         self.pending.clear();
         self.running.clear();
-        self.history.clear();
+        self.clear_history();
         self.evidence_at = None;
         if matches!(self.defect, Defect::Executor | Defect::Device) {
             self.defect = Defect::None;
         }
+    }
+
+    pub(crate) fn clear_history(&mut self) {
+        self.history.clear();
+        self.self_test = None;
+    }
+
+    /// Whether the history has a prompt of this id.
+    pub(crate) fn is_in_history(&self, id: &str) -> bool {
+        self.self_test.as_deref() == Some(id)
+            || self.history.keys().any(|(job, attempt)| job.service_job_id(*attempt) == id)
+    }
+
+    /// A self-test prompt ran; returns its id.
+    pub(crate) fn run_self_test(&mut self) -> String {
+        let id = format!("self-test {}", self.mark());
+        self.self_test.insert(id).clone()
     }
 
     /// Whether something here never ends without a repair.

@@ -30,7 +30,13 @@ impl World<'_> {
         let finds_nothing = self.draw_fault(100);
         let found = if finds_nothing { Vec::new() } else { self.find_attempts(host) };
         self.note("begin", host as u64, found.len() as u64);
-        let life = self.hosts[host].service.life();
+        let it = &mut self.hosts[host];
+        it.incarnations = IncarnationTracker::default();
+        it.incarnations.advance();
+        if found.is_empty() && it.service.is_up(self.now) {
+            it.self_tested();
+        }
+        let life = it.incarnations.current();
         let delay = self.random.between(5, 50);
         self.open_socket(host, delay);
         self.step_agent(host, AgentEvent::Started { found, incarnation: life });

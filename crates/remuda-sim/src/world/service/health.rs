@@ -61,7 +61,7 @@ impl World<'_> {
     /// Another client clears the history.
     pub(in crate::world) fn clear_history(&mut self, host: usize) {
         self.note("clear history", host as u64, 0);
-        self.hosts[host].service.history.clear();
+        self.hosts[host].service.clear_history();
     }
 
     /// Another client interrupts the running prompt.
@@ -88,6 +88,7 @@ impl World<'_> {
                 self.laws.ended_by_us(self.hosts[host].service.ours());
                 // Sometimes the service does not come up again, and the agent can do nothing about it.
                 self.crash_service(host, if fails { u64::MAX } else { down_for });
+                self.hosts[host].incarnations.advance();
                 down_for + 1
             }
             ServiceRemedy::Restart => 1,
@@ -144,7 +145,11 @@ impl World<'_> {
 
     pub(in crate::world) fn check_done(&mut self, host: usize, process: u32, problem: Option<&'static str>) {
         if self.hosts[host].process == process {
-            let life = self.hosts[host].service.life;
+            let it = &mut self.hosts[host];
+            if problem.is_none() {
+                it.self_tested();
+            }
+            let life = it.incarnations.current();
             let problem = problem.map(str::to_owned);
             self.step_agent(
                 host,

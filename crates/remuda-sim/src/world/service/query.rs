@@ -121,7 +121,8 @@ impl World<'_> {
             return false;
         }
         if self.now < it.service.mute_until || self.draw_fault(self.scenario.fault_rates.queries_unanswered) {
-            let (life, seen) = (self.hosts[host].service.life, ProbeResult::NoAnswer("timed out".to_owned()));
+            let (life, seen) =
+                (self.hosts[host].incarnations.current(), ProbeResult::NoAnswer("timed out".to_owned()));
             self.hosts[host].disturbed_until = self.now + REQUEST_MAX;
             self.at(REQUEST_MAX, SimEvent::Probed { host, process, key, life, seen: Box::new(seen) });
             return false;
@@ -130,7 +131,12 @@ impl World<'_> {
     }
 
     fn answer(&mut self, host: usize, process: u32, key: Key, seen: ProbeResult) {
-        let life = self.hosts[host].service.life;
+        // The incarnation only matters if the service does not know the prompt.
+        let it = &mut self.hosts[host];
+        let life = match seen {
+            ProbeResult::Unknown => it.confirm_incarnation(),
+            _ => it.incarnations.current(),
+        };
         if self.draw_fault(self.scenario.fault_rates.late_answers) {
             let delay = LATE_ANSWER_DELAY + self.random.below(10_000);
             self.hosts[host].disturbed_until = self.now + delay;
@@ -232,6 +238,7 @@ impl World<'_> {
         if it.agent.as_ref().is_some_and(|agent| agent.held().any(|held| held == key)) {
             self.laws.completed(it.name(), key);
         }
+        self.hosts[host].incarnations.set_anchor(&key.0.service_job_id(key.1));
         self.end_attempt(host, AttemptEnd::Completed { result: self.result.clone() }, key);
     }
 

@@ -68,7 +68,7 @@ impl World<'_> {
             return self.at(again, SimEvent::SocketOpen { host, process, number });
         }
         let is_mute = number > 1 && self.draw_fault(self.scenario.fault_rates.mute_sockets);
-        let (now, life) = (self.now, self.hosts[host].service.life);
+        let (now, life) = (self.now, self.hosts[host].confirm_incarnation());
         let socket = &mut self.hosts[host].service.socket;
         (socket.is_open, socket.mute_since) = (true, is_mute.then_some(now));
         self.step_agent(host, AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: life }));
@@ -88,6 +88,7 @@ impl World<'_> {
         if it.process != process || it.agent.is_none() || it.service.socket.number != number {
             return;
         }
+        self.hosts[host].incarnations.suspect_restart();
         let delay = self.random.between(100, 2000);
         self.open_socket(host, delay);
         let why = "connection reset".to_owned();

@@ -109,7 +109,7 @@ impl World<'_> {
         }
         if !is_copy {
             self.laws.prompt_accepted(self.now, host, &self.hosts[host], key);
-            self.accepted_in.insert(key, self.hosts[host].service.life);
+            self.accepted_in.insert(key, self.hosts[host].incarnations.current());
         }
         let service = &mut self.hosts[host].service;
         let progress_every = if workflow_kind == WorkflowKind::Quiet { u64::MAX } else { progress_every };
@@ -120,7 +120,7 @@ impl World<'_> {
     }
 
     fn answer_submission(&mut self, host: usize, process: u32, delay: u64, key: Key, answer: SubmitAnswer) {
-        let life = self.hosts[host].service.life;
+        let life = self.hosts[host].incarnations.current();
         self.at(delay, SimEvent::SubmitAnswered { host, process, key, life, answer });
     }
 
