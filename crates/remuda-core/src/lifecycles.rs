@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::agent::tests::attempt_table;
 use crate::job::tests::life_table;
+use crate::machine::WorkerState;
 use crate::plane::PlaneAnswer;
 use crate::plane::tests::{Story, id};
 use crate::refusal::Refusal;
@@ -113,10 +114,10 @@ fn done<T>(answer: Result<T, Refusal>) -> Done {
 }
 
 /// A worker as a plane finds it in its store.
-fn stored(state: &str) -> Story {
+fn stored(state: WorkerState) -> Story {
     let mut story = Story::new();
     story.join("a");
-    story.kept.workers.get_mut(&id("a")).expect("it has joined").state = state.to_owned();
+    story.kept.workers.get_mut(&id("a")).expect("it has joined").state = state;
     story.restart();
     story
 }
@@ -125,11 +126,11 @@ fn worker_life() -> String {
     let shown = |story: &Story| story.plane.worker(&id("a")).expect("it has joined").state.to_string();
     cross(
         &[
-            ("spawning", || stored("spawning")),
-            ("active", || stored("active")),
-            ("terminating", || stored("terminating")),
-            ("terminated", || stored("terminated")),
-            ("error", || stored("error")),
+            ("spawning", || stored(WorkerState::Spawning)),
+            ("active", || stored(WorkerState::Active)),
+            ("terminating", || stored(WorkerState::Terminating)),
+            ("terminated", || stored(WorkerState::Terminated)),
+            ("error", || stored(WorkerState::Error)),
         ],
         &[
             ("join", |story| {

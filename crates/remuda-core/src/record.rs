@@ -17,6 +17,7 @@ use crate::id::{
     Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
     WorkflowHash,
 };
+use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::need::Requirements;
 use crate::options::JobOptions;
@@ -313,10 +314,8 @@ pub struct WorkerRow {
     pub fleet: Option<FleetId>,
     pub incarnation: Incarnation,
     pub token_hash: Hash,
-    /// `spawning`, `active`, `terminating`, `terminated` or `error`.
-    pub state: String,
-    /// `online`, `suspect` or `offline`.
-    pub presence: String,
+    pub state: WorkerState,
+    pub presence: Presence,
     pub services: BTreeSet<Service>,
     pub slots: u32,
     pub offer: crate::need::Capabilities,

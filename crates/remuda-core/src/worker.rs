@@ -348,8 +348,8 @@ impl Worker {
             fleet: self.fleet.clone(),
             incarnation: self.incarnation,
             token_hash: self.token_hash,
-            state: self.state.as_str().to_owned(),
-            presence: self.presence.as_str().to_owned(),
+            state: self.state,
+            presence: self.presence,
             services: self.services.clone(),
             slots: self.slots,
             offer: self.offer.clone(),
@@ -375,11 +375,9 @@ impl Worker {
 
     /// Restores a stored worker; the time without a plane does not count as its silence.
     pub fn restore(now: Timestamp, row: WorkerRow) -> Self {
-        let state = WorkerState::ALL.into_iter().find(|state| state.as_str() == row.state);
-        let presence = Presence::ALL.into_iter().find(|presence| presence.as_str() == row.presence);
         let mut watch = Watch::new(row.seen_at);
         watch.extend_deadline(now, now.since(row.seen_at));
-        let presence = match presence.unwrap_or(Presence::Offline) {
+        let presence = match row.presence {
             // A merely suspect worker gets the benefit of the plane's absence.
             Presence::Online | Presence::Suspect => Presence::Online,
             Presence::Offline => Presence::Offline,
@@ -390,7 +388,7 @@ impl Worker {
             fleet: row.fleet,
             incarnation: row.incarnation,
             token_hash: row.token_hash,
-            state: state.unwrap_or(WorkerState::Error),
+            state: row.state,
             presence,
             services: row.services,
             slots: row.slots,

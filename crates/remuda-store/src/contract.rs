@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Hash, JobId, Sequence, Term};
+use remuda_core::machine::WorkerState;
 use remuda_core::record::{Record, StoredEvent};
 use remuda_core::rental::RentalPhase;
 use remuda_core::time::Timestamp;
@@ -88,7 +89,7 @@ async fn sequences(store: &Store, after: u64, limit: usize) -> Vec<u64> {
 
 pub(super) async fn acknowledged_records_survive_reopening(fixture: &impl StoreFixture) {
     let (store, term) = open_as_leader(fixture).await;
-    let mut row = sample::worker_row("gpu-1", "active");
+    let mut row = sample::worker_row("gpu-1", WorkerState::Active);
     row.metrics.insert("vram_total_bytes".to_owned(), Value::from(8_u64 << 30));
     let records = vec![
         accepted(job(1), queued(10)),
@@ -277,8 +278,8 @@ pub(super) async fn last_record_of_an_object_wins(fixture: &impl StoreFixture) {
         status(2, running(2, 1)),
         status(2, completed(3, 1)),
         status(1, queued(4)),
-        Record::Worker(Box::new(sample::worker_row("gpu-1", "spawning"))),
-        Record::Worker(Box::new(sample::worker_row("gpu-1", "active"))),
+        Record::Worker(Box::new(sample::worker_row("gpu-1", WorkerState::Spawning))),
+        Record::Worker(Box::new(sample::worker_row("gpu-1", WorkerState::Active))),
         block(1),
         lifted(),
         block(2),
@@ -288,7 +289,7 @@ pub(super) async fn last_record_of_an_object_wins(fixture: &impl StoreFixture) {
     commit(&store, term, records).await;
     let stored = store.restore().await.unwrap();
     assert_eq!(stored.jobs, [(job(1), queued(4))]);
-    assert_eq!(stored.workers[0].state, "active");
+    assert_eq!(stored.workers[0].state, WorkerState::Active);
     assert_eq!(stored.blocks, [sample::block("gpu-1", 1, 2)]);
     assert_eq!(stored.quarantine, [sample::quarantine_row(1, 2)]);
     assert_eq!(store.job(sample::id(2)).await.unwrap(), Some((job(2), completed(3, 1))));

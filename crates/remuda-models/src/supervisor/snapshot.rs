@@ -62,6 +62,9 @@ pub struct CopySnapshot {
     pub id: u64,
     /// `loading`, `testing`, `ready`, `busy`, `draining` or `dead`.
     pub state: String,
+    /// It answers, now or after its current request.
+    #[serde(skip)]
+    pub is_serving: bool,
     pub why: Option<String>,
     /// Dead but not reaped: its memory is still reserved.
     pub stuck: bool,
@@ -125,6 +128,7 @@ impl Supervisor {
         CopySnapshot {
             id: copy.id.0,
             state: copy.state.name().to_owned(),
+            is_serving: matches!(copy.state, super::CopyState::Ready | super::CopyState::Busy(_)),
             why,
             stuck: is_stuck(copy),
             pid: None,

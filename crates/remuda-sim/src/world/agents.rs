@@ -1,6 +1,7 @@
 //! The shell around the real `core::Agent`: starts, kills and pauses its process, steps it and runs its effects.
 
 use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentExit, CallError};
+use remuda_core::service::incarnation::IncarnationTracker;
 use remuda_core::time::Timestamp;
 
 use super::World;

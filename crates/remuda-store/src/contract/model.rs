@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use remuda_core::event_kind::EventKind;
 use remuda_core::id::{JobId, Sequence, Shape, WorkerId};
+use remuda_core::machine::WorkerState;
 use remuda_core::record::{AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, WorkerRow};
 use remuda_core::time::Timestamp;
 
@@ -69,7 +70,7 @@ impl Model {
                     sample::event(sequence, self.now, EventKind::JobQueued, None)
                 }
                 7 => {
-                    let mut row = sample::worker_row(&format!("gpu-{}", rng.below(5)), "active");
+                    let mut row = sample::worker_row(&format!("gpu-{}", rng.below(5)), WorkerState::Active);
                     row.changed_at = sample::at(self.now);
                     Record::Worker(Box::new(row))
                 }

@@ -7,6 +7,7 @@ use remuda_core::document::Document;
 use remuda_core::event_kind::EventKind;
 use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
+use remuda_core::machine::{Presence, WorkerState};
 use remuda_core::money::Money;
 use remuda_core::record::{
     AcceptedJob, BlockRow, IdempotencyKey, JobStatus, PastAttempt, QuarantineRow, Record, ServiceRow,
@@ -142,7 +143,7 @@ pub(crate) fn event(seq: u64, millis: u64, kind: EventKind, job: Option<u128>) -
     }))
 }
 
-pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
+pub(crate) fn worker_row(name: &str, state: WorkerState) -> WorkerRow {
     WorkerRow {
         unavailable_reason: None,
         id: worker(name),
@@ -151,7 +152,7 @@ pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
         incarnation: Incarnation(1),
         token_hash: Hash::digest(b"secret"),
         state: state.to_owned(),
-        presence: "online".to_owned(),
+        presence: Presence::Online,
         services: ["comfyui".parse().unwrap()].into(),
         slots: 2,
         offer: Default::default(),
@@ -187,17 +188,17 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
         metrics_at: Some(Timestamp::NEVER),
         check: None,
         drain_until: Some(Timestamp::NEVER),
-        ..worker_row("gpu-1", "active")
+        ..worker_row("gpu-1", WorkerState::Active)
     };
-    let gone = WorkerRow { changed_at: at(901), ..worker_row("gpu-6", "terminated") };
-    let with = |row: WorkerRow, presence: &str| WorkerRow { presence: presence.to_owned(), ..row };
+    let gone = WorkerRow { changed_at: at(901), ..worker_row("gpu-6", WorkerState::Terminated) };
+    let with = |row: WorkerRow, presence| WorkerRow { presence, ..row };
     [
         busy,
-        with(worker_row("gpu-2", "active"), "suspect"),
-        with(worker_row("gpu-3", "spawning"), "offline"),
-        worker_row("gpu-4", "terminating"),
-        with(worker_row("gpu-5", "error"), "offline"),
-        with(gone, "offline"),
+        with(worker_row("gpu-2", WorkerState::Active), Presence::Suspect),
+        with(worker_row("gpu-3", WorkerState::Spawning), Presence::Offline),
+        worker_row("gpu-4", WorkerState::Terminating),
+        with(worker_row("gpu-5", WorkerState::Error), Presence::Offline),
+        with(gone, Presence::Offline),
     ]
     .into_iter()
 }

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use remuda_core::document::Collection;
 use remuda_core::id::WorkerId;
-use remuda_core::machine::WorkerState;
+use remuda_core::machine::{Presence, WorkerState};
 use remuda_core::record::{StateRow, WorkerRow};
 use remuda_core::rental::Rental;
 use remuda_core::time::Timestamp;
@@ -44,7 +44,7 @@ fn present(latest: Timestamp) -> Timestamp {
 }
 
 fn is_alive(worker: &WorkerRow) -> bool {
-    matches!(worker.state.as_str(), "spawning" | "active" | "terminating")
+    matches!(worker.state, WorkerState::Spawning | WorkerState::Active | WorkerState::Terminating)
 }
 
 fn seconds(now: Timestamp, then: Timestamp) -> f64 {
@@ -79,22 +79,22 @@ fn status(tables: &Tables, now: Timestamp) -> Value {
     let workers = |state| tables.workers.values().filter(|worker| worker.state == state).count();
     let alive = || tables.workers.values().filter(|worker| is_alive(worker));
     let present = |presence| alive().filter(|worker| worker.presence == presence).count();
-    let active = || tables.workers.values().filter(|worker| worker.state == "active");
+    let active = || tables.workers.values().filter(|worker| worker.state == WorkerState::Active);
     let is_stale = |worker: &&WorkerRow| {
         worker.metrics_at.is_none_or(|at| now.since(at).as_millis() > u128::from(METRICS_STALE_MILLIS))
     };
     json!({
         "queued_tasks": jobs("queued"),
         "running_tasks": jobs("running"),
-        "spawning_workers": workers("spawning") + machines(WorkerState::Spawning),
-        "active_workers": workers("active") + machines(WorkerState::Active),
-        "terminating_workers": workers("terminating") + machines(WorkerState::Terminating),
+        "spawning_workers": workers(WorkerState::Spawning) + machines(WorkerState::Spawning),
+        "active_workers": workers(WorkerState::Active) + machines(WorkerState::Active),
+        "terminating_workers": workers(WorkerState::Terminating) + machines(WorkerState::Terminating),
         "total_workers": alive().count() + alive_machines,
-        "error_workers": workers("error"),
-        "online_workers": present("online"),
-        "suspect_workers": present("suspect"),
-        "offline_workers": present("offline") + alive_machines,
-        "stale_workers": active().filter(|worker| worker.presence != "online").count() + machines(WorkerState::Active),
+        "error_workers": workers(WorkerState::Error),
+        "online_workers": present(Presence::Online),
+        "suspect_workers": present(Presence::Suspect),
+        "offline_workers": present(Presence::Offline) + alive_machines,
+        "stale_workers": active().filter(|worker| worker.presence != Presence::Online).count() + machines(WorkerState::Active),
         "stale_metrics_workers": active().filter(is_stale).count() + machines(WorkerState::Active),
     })
 }

@@ -73,5 +73,5 @@ async fn send_offer(context: &ModelContext) {
 fn has_ready_copy(pool: &ModelPool, model: &str) -> bool {
     let snapshot = pool.snapshot();
     let model = snapshot.models.iter().find(|seen| seen.model == model);
-    model.is_some_and(|seen| seen.copies.iter().any(|copy| ["ready", "busy"].contains(&copy.state.as_str())))
+    model.is_some_and(|seen| seen.copies.iter().any(|copy| copy.is_serving))
 }
