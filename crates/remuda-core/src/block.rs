@@ -157,8 +157,9 @@ impl Blocks {
             .flat_map(|(worker, shapes)| shapes.iter().map(move |(shape, block)| (worker, shape, block)))
     }
 
-    pub fn restore(&mut self, row: BlockRow, now: Timestamp, settings: &Settings) {
-        let BlockRow { worker, shape, failures, until, cooldown_millis, reason, workflow_hash } = row;
+    /// A block whose time passed while no plane ran is still blocked: its end has yet to be published.
+    pub fn restore(&mut self, row: BlockRow, settings: &Settings) {
+        let BlockRow { worker, shape, failures, until, cooldown_millis, has_ended, reason, workflow_hash } = row;
         let cooldown = Duration::from_millis(cooldown_millis);
         let breaker = if failures < settings.max_failures_before_block {
             Breaker::counting(failures)
@@ -166,7 +167,6 @@ impl Blocks {
             let doublings = limits(settings).cooldown.doublings_for(cooldown);
             Breaker::opened(failures, doublings + 1, until)
         };
-        let has_ended = until <= now;
         let block = Block { cooldown, reason, workflow_hash, first_failed_at: until, breaker, has_ended };
         self.0.entry(worker).or_default().insert(shape, block);
     }
@@ -244,6 +244,7 @@ impl Block {
             failures: self.failures(),
             until: self.until(),
             cooldown_millis: u64::try_from(self.cooldown.as_millis()).unwrap_or(u64::MAX),
+            has_ended: self.has_ended,
             reason: self.reason.clone(),
             workflow_hash: self.workflow_hash,
         }

@@ -128,7 +128,7 @@ impl Plane {
             refusals: RefusalCounts::default(),
         };
         plane.workers.restore(now, stored.workers);
-        plane.trust.restore(now, stored.blocks, stored.quarantine, &plane.settings);
+        plane.trust.restore(stored.blocks, stored.quarantine, &plane.settings);
         for document in &stored.documents {
             plane.router.restore(document);
             plane.fleets.restore(now, document);
@@ -139,7 +139,7 @@ impl Plane {
         }
         plane.adopt_orphaned_fleets();
         plane.load_jobs(now, stored.jobs);
-        plane.trust.restore_alarms(now, &mut plane.outbox);
+        plane.trust.restore_alarms(&mut plane.outbox);
         plane.outbox.set_alarm(Alarm::Cycle, Some(now.plus(plane.settings.cycle_every)));
         plane.schedule_fleets(now);
         plane

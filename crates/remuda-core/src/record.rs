@@ -368,6 +368,9 @@ pub struct BlockRow {
     pub until: Timestamp,
     /// Length of the current block; doubles with every failed trial.
     pub cooldown_millis: u64,
+    /// The end of the block was published; a trial may run or is running.
+    #[serde(default)]
+    pub has_ended: bool,
     pub reason: String,
     /// Hash of the workflow that failed last.
     #[serde(default, skip_serializing_if = "Option::is_none")]

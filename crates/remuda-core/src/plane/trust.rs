@@ -42,19 +42,17 @@ pub(super) struct TrustVerdict {
 impl Trust {
     pub(super) fn restore(
         &mut self,
-        now: Timestamp,
         blocks: Vec<BlockRow>,
         quarantine: Vec<QuarantineRow>,
         settings: &Settings,
     ) {
-        blocks.into_iter().for_each(|row| self.blocks.restore(row, now, settings));
+        blocks.into_iter().for_each(|row| self.blocks.restore(row, settings));
         quarantine.into_iter().for_each(|row| self.quarantine.restore(row));
     }
 
-    pub(super) fn restore_alarms(&self, now: Timestamp, outbox: &mut Outbox) {
-        for (worker, shape, block) in self.blocks.iter() {
-            let ends_at = Some(block.until()).filter(|until| now < *until);
-            outbox.set_alarm(Alarm::Block(worker.clone(), *shape), ends_at);
+    pub(super) fn restore_alarms(&self, outbox: &mut Outbox) {
+        for (worker, shape, block) in self.blocks.iter().filter(|(_, _, block)| block.is_blocked()) {
+            outbox.set_alarm(Alarm::Block(worker.clone(), *shape), Some(block.until()));
         }
         for (shape, entry) in self.quarantine.iter() {
             outbox.set_alarm(Alarm::Shape(*shape), entry.trial_at());
@@ -260,6 +258,7 @@ impl Trust {
         let is_over = self.blocks.expire(now, worker, &shape);
         if let Some(block) = self.blocks.get(worker, &shape) {
             if is_over {
+                outbox.record(Record::Block(block.row(worker, &shape)));
                 let reason = "the cooldown is over: one trial";
                 outbox.publish(now, DomainEvent::Unblocked { worker, shape, block, reason });
             } else if block.is_blocked() {

@@ -219,6 +219,7 @@ pub(crate) fn block(name: &str, n: u8, failures: u32) -> BlockRow {
         failures,
         until: Timestamp::NEVER,
         cooldown_millis: 30_000,
+        has_ended: false,
         reason: "it failed".to_owned(),
         workflow_hash: Some(Hash::digest(&[n])),
     }

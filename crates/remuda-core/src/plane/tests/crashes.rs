@@ -89,6 +89,27 @@ fn a_block_and_a_quarantine_outlive_the_plane() {
     );
 }
 
+/// Faults: C15.
+#[test]
+fn block_that_ends_while_the_plane_is_down_is_announced_once() {
+    let mut story = Story::new();
+    story.join_bystander();
+    story.join("a");
+    let job = story.submit("s");
+    story.fail("a", job, Cause::Job);
+    assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
+    story.now = secs(100);
+    story.restart();
+    assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
+    story.poll("a");
+    story.is(job, "running on a, attempt 2");
+    story.restart();
+    story.poll("a");
+    assert_eq!(story.news("client:unblocked"), [""; 0]);
+    story.fail("a", job, Cause::Job);
+    assert_eq!(story.kept.blocks.values().next().unwrap().cooldown_millis, 120_000, "it was the trial");
+}
+
 /// Faults: C1.
 #[test]
 fn a_plane_killed_after_any_step_tells_the_same_story() {
