@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use remuda_core::fleet::{FleetSettings, RentalLimits};
+use remuda_core::fleet::{CONTACT_TIMEOUT, FleetSettings, RentalLimits};
 use remuda_core::id::{FleetId, Hash};
 use remuda_core::money::Money;
 use remuda_core::settings::Scaling;
@@ -39,7 +39,6 @@ pub struct MachineSource {
     /// Additional environment variables on the machines.
     pub env: BTreeMap<String, Secret>,
     /// A machine stops itself after this long without contact with the plane.
-    pub contact_timeout: Duration,
     pub contact_timeout_command: Option<String>,
     /// `fixed`: names of the machines.
     pub machines: Vec<String>,
@@ -105,8 +104,6 @@ pub(super) enum PolicyName {
     Latency,
 }
 
-/// 15 minutes: longer than a restart of the plane takes, short enough to bound the cost of a lost machine.
-const CONTACT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Enough for a worker to hand back its attempts and exit.
 const STOP_GRACE: Duration = Duration::from_secs(10);
@@ -123,6 +120,7 @@ pub(super) const PROCESS_LIMITS: RentalLimits = RentalLimits {
     orphan_grace: Duration::from_secs(30),
     return_timeout: Duration::from_secs(60),
     offer_cooldown: Duration::from_secs(60),
+    contact_timeout: CONTACT_TIMEOUT,
 };
 
 impl FleetConfig {
@@ -135,7 +133,6 @@ impl FleetConfig {
                 start: WorkerStart::Image,
                 url: None,
                 env: BTreeMap::new(),
-                contact_timeout: CONTACT_TIMEOUT,
                 contact_timeout_command: None,
                 machines: Vec::new(),
                 command: None,

@@ -38,9 +38,6 @@ mod shrink;
 #[cfg(test)]
 mod tests;
 
-/// A rented machine stops itself after 15 minutes without contact, so after that it cannot come back.
-const CONTACT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-
 /// The plane's view of a fleet.
 #[derive(Clone, Debug, Default)]
 pub struct FleetSnapshot {
@@ -49,6 +46,8 @@ pub struct FleetSnapshot {
     pub workers: Vec<WorkerView>,
     /// Whether there is a provider: without one no machine is ever ordered or returned.
     pub can_rent: bool,
+    /// When its machines stop themselves without contact to the plane.
+    pub contact_timeout: Option<Duration>,
     pub creation: CreationBrake,
     pub mass_loss: MassLoss,
     pub heading: ScalingTrend,
@@ -190,8 +189,11 @@ impl<'a> Cycle<'a> {
             return Some(reason.to_owned());
         }
         let is_silent = worker.is_rented && worker.presence == Presence::Offline;
-        if is_silent && self.is_past(heard_at, CONTACT_TIMEOUT.max(self.settings.scaling.idle_timeout)) {
-            return Some(format!("Heartbeat expired: silent for {}", humanize(self.now.since(heard_at))));
+        let contact_timeout = self.snapshot.contact_timeout.filter(|_| is_silent);
+        if contact_timeout
+            .is_some_and(|limit| self.is_past(heard_at, limit.max(self.settings.scaling.idle_timeout)))
+        {
+            return Some(format!("no beat for {}: its machine has stopped itself", humanize(self.now.since(heard_at))));
         }
         // Whether a silent worker makes progress is unknown; its lease decides.
         let mut attempts = worker.attempts.iter().filter(|_| worker.presence == Presence::Online);

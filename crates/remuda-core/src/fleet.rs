@@ -15,7 +15,7 @@ use crate::id::{FleetId, Shape};
 use crate::money::Money;
 use crate::provider::{ProviderError, ProviderErrorClass};
 use crate::scale::ScalingTrend;
-pub use crate::settings::fleet::{FleetSettings, RentalLimits, ScalingPolicy};
+pub use crate::settings::fleet::{CONTACT_TIMEOUT, FleetSettings, RentalLimits, ScalingPolicy};
 use crate::time::Timestamp;
 pub use crate::time::{DAY, HOUR};
 

@@ -241,7 +241,7 @@ const MACHINE_ENVIRONMENT: &[Key<FleetConfig>] = &[
     ),
     Key::new(
         "contact_timeout",
-        fleet_slot!(source.contact_timeout),
+        fleet_slot!(settings.limits.contact_timeout),
         duration(SECOND, DAY),
         "Stop a machine that has not reached the plane for this long; it does so itself.",
     ),

@@ -57,6 +57,7 @@ fn fleet(queued: u32, workers: impl IntoIterator<Item = WorkerView>) -> FleetSna
         queued,
         workers: workers.into_iter().collect(),
         can_rent: true,
+        contact_timeout: Some(Duration::from_secs(900)),
         ..FleetSnapshot::default()
     }
 }
@@ -110,6 +111,22 @@ fn silence_fails_a_worker_only_while_work_waits() {
     check(&with_friends(0, never_heard.clone()), &[]);
     check(&with_friends(1, WorkerView { beat_at: Some(ago(300)), ..silent }), &[]);
     check(&with_friends(1, WorkerView { since: ago(300), ..never_heard }), &[]);
+}
+
+#[test]
+fn silent_machine_is_given_up_after_its_fleets_contact_timeout() {
+    let silent = |seconds| WorkerView {
+        beat_at: Some(ago(seconds)),
+        presence: Presence::Offline,
+        ..worker("a", Active)
+    };
+    let after = |contact_timeout, seconds| FleetSnapshot {
+        contact_timeout: Some(Duration::from_secs(contact_timeout)),
+        ..fleet(0, [silent(seconds), busy("b", 2), busy("c", 3)])
+    };
+    check(&after(3600, 1200), &[]);
+    check(&after(900, 900), &[]);
+    check(&after(900, 901), &["fail a: no beat for 15 min 1 s: its machine has stopped itself"]);
 }
 
 #[test]

@@ -53,6 +53,7 @@ impl Plane {
             queued,
             workers: rented.chain(own.map(|worker| self.view(now, worker))).collect(),
             can_rent: settings.can_rent,
+            contact_timeout: Some(settings.limits.contact_timeout),
             creation: fleet.creation.clone(),
             mass_loss: self.workers.mass_loss().clone(),
             heading: fleet.heading,

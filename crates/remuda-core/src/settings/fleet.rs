@@ -101,6 +101,9 @@ pub enum ScalingPolicy {
     Latency { wait_max: Duration },
 }
 
+/// Longer than a restart of the plane takes, short enough to bound the cost of a lost machine.
+pub const CONTACT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+
 /// How long each phase of a machine may take before it is given up. They are separate because each has a different
 /// cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +125,8 @@ pub struct RentalLimits {
     pub return_timeout: Duration,
     /// How long an offer is avoided after a bad machine or no capacity.
     pub offer_cooldown: Duration,
+    /// A machine without contact to the plane for this long stops itself, so after that it cannot come back.
+    pub contact_timeout: Duration,
 }
 
 impl Default for RentalLimits {
@@ -137,6 +142,7 @@ impl Default for RentalLimits {
             orphan_grace: Duration::from_secs(300),
             return_timeout: Duration::from_secs(600),
             offer_cooldown: Duration::from_secs(600),
+            contact_timeout: CONTACT_TIMEOUT,
         }
     }
 }

@@ -188,7 +188,7 @@ impl FleetClient {
         tell("REMUDA_MACHINE", machine.to_string());
         tell("REMUDA_FLEET", self.fleet().to_string());
         tell("REMUDA_LABELS", labels.join(","));
-        tell("REMUDA_CONTACT_TIMEOUT", source.contact_timeout.as_secs().to_string());
+        tell("REMUDA_CONTACT_TIMEOUT", self.fleet.settings.limits.contact_timeout.as_secs().to_string());
         if let Some(command) = &source.contact_timeout_command {
             tell("REMUDA_CONTACT_TIMEOUT_COMMAND", command.clone());
         }

@@ -13,9 +13,6 @@ use crate::service::ServicePlan;
 use crate::trouble::Trouble;
 use crate::world::World;
 
-/// A machine without contact for this long stops itself.
-pub(in crate::world) const CONTACT_TIMEOUT: u64 = 900_000;
-
 impl World<'_> {
     /// Schedules when the pod runs, and when it ends by itself.
     pub(super) fn plan_start(&mut self, pod: &mut SimPod) {
@@ -91,13 +88,14 @@ impl World<'_> {
             Some(Trouble::PricierPod) => has_price,
             other => other == Some(Trouble::WrongGpu),
         };
+        let contact_timeout = self.contact_timeout_of(&host);
         self.hosts.push(host);
         let host = self.hosts.len() - 1;
         if let Some(pod) = self.account.pods.get_mut(id) {
             pod.sim_host = Some(host);
         }
         self.at(boot, SimEvent::AgentStart { host });
-        self.at(boot + CONTACT_TIMEOUT, SimEvent::ContactTimeout { host });
+        self.at(boot + contact_timeout, SimEvent::ContactTimeout { host });
     }
 
     /// The pod ends by itself: it stops, vanishes or dies.
@@ -141,13 +139,17 @@ impl World<'_> {
         self.end_machine(&id);
     }
 
+    fn contact_timeout_of(&self, host: &Host) -> u64 {
+        self.limit(host.plan.fleet.as_ref(), |fleet| fleet.limits.contact_timeout)
+    }
+
     /// Stops a machine that has had no contact for too long.
     pub(in crate::world) fn contact_timeout(&mut self, host: usize) {
         let it = &self.hosts[host];
         if it.is_removed {
             return;
         }
-        let due = it.last_contact_at + CONTACT_TIMEOUT;
+        let due = it.last_contact_at + self.contact_timeout_of(it);
         if self.now >= due {
             return self.stop_machine(host, "contact timeout");
         }
