@@ -197,7 +197,7 @@ impl Block {
                 self.breaker.trip(now, limits.cooldown);
                 true
             }
-            // Evidence against the pair, but not of the trial: no longer than the last time.
+            // A failure other than the trial's: blocked again, for as long as last time.
             BreakerState::HalfOpen | BreakerState::Trial(_) => {
                 self.breaker.count_failure();
                 self.breaker.reopen(now, limits.cooldown);
@@ -214,7 +214,8 @@ impl Block {
         self.breaker.state(self.moment())
     }
 
-    /// The time as far as this block is concerned: its end is an event, not a matter of the clock.
+    /// The time to ask the breaker about. Before the end was processed the breaker must look blocked, afterwards half
+    /// open, whatever the clock says: clients hear of the end by an event, and no trial may start before that event.
     fn moment(&self) -> Timestamp {
         if self.has_ended { Timestamp::NEVER } else { Timestamp::ZERO }
     }

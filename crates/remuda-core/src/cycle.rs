@@ -1,4 +1,4 @@
-//! The control cycle: what a fleet's workers need now, in five phases. Each phase sees the decisions of the earlier ones (a
+//! The control cycle: what a fleet's workers need now, in six phases. Each phase sees the decisions of the earlier ones (a
 //! worker that has just failed is no capacity any more), and no worker changes state twice in one cycle.
 //!
 //! ```text
@@ -8,7 +8,8 @@
 //!  3 reassignment  attempts of workers in error ──▶ back to the queue
 //!  4 scale down    active ──idle, above the target──▶ terminating ──holds nothing, or grace over──▶ terminated
 //!                  error ──machine returned──▶ terminated
-//!  5 scale up      too few for the queue ──▶ new spawning ones
+//!  5 replacement   outdated settings ──▶ one new spawning one, or one active ──▶ terminating
+//!  6 scale up      too few for the queue ──▶ new spawning ones
 //! ```
 //!
 //! A plan is a value: the plane records it and then executes it, so a plan that is never executed has changed nothing. Not
@@ -35,6 +36,7 @@ pub use plan::{CycleAction, CycleCounts, CyclePlan, CycleReport, CycleStatus, Fl
 mod grow;
 mod plan;
 mod shrink;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -78,7 +80,7 @@ pub struct WorkerView {
     /// Whether a provider bills for its machine.
     pub is_rented: bool,
     /// Counts against the maximum and the budget: not yet proved gone.
-    pub is_there: bool,
+    pub counts_against_max: bool,
     /// The provider reports it running.
     pub is_running: bool,
     pub is_registered: bool,
@@ -110,7 +112,7 @@ pub struct AttemptView {
     pub progressed_at: Timestamp,
 }
 
-/// Runs all five phases over one snapshot. `settings.scaling` is the fleet's own.
+/// Runs all six phases over one snapshot. `settings.scaling` is the fleet's own.
 pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> CyclePlan {
     let brake = snapshot.mass_loss.reason(now);
     let mut cycle = Cycle {
@@ -122,7 +124,7 @@ pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> Cy
         queued: snapshot.queued,
         spawned: 0,
         actions: Vec::new(),
-        held_back: brake.into_iter().map(|why| format!("all decisions about workers: {why}")).collect(),
+        held_back: brake.into_iter().map(|why| format!("no worker is failed, drained or terminated: {why}")).collect(),
     };
     cycle.promote();
     cycle.check_health();
@@ -211,7 +213,7 @@ impl<'a> Cycle<'a> {
     fn stale_reading(&self, worker: &WorkerView) -> Option<String> {
         let read_at = worker.metrics_at.filter(|_| worker.presence == Presence::Online)?;
         let is_stale = self.is_past(read_at, self.settings.scaling.vram_stale_after);
-        is_stale.then(|| format!("Stale VRAM data ({} old)", humanize(self.now.since(read_at))))
+        is_stale.then(|| format!("its last VRAM reading is {} old", humanize(self.now.since(read_at))))
     }
 
     fn reassign(&mut self) {

@@ -45,12 +45,12 @@ fn document() -> String {
         ),
         (
             "Worker: life",
-            "`worker.rs`, `cycle.rs`. Moved by people, by the worker and by the cycle.",
+            "`worker.rs`, `cycle.rs`. Changed by operators, by the worker and by the control cycle.",
             worker_life(),
         ),
         (
             "Worker: presence",
-            "`plane/presence.rs`. Moved by beats alone; a worker is suspect before it is offline, and a suspect one \
+            "`plane/presence.rs`. Moved by what is heard from the worker, or not heard; a worker is suspect before it is offline, and a suspect one \
              gets nothing new. What an offline worker held is taken elsewhere.",
             worker_presence(),
         ),
@@ -66,7 +66,8 @@ fn document() -> String {
         ),
         (
             "Attempt inside a worker",
-            "`agent.rs`. What the agent does about it stands in brackets. What has ended is said until it is settled.",
+            "`agent.rs`. The agent's action is in brackets. A finished attempt is reported in every beat until the \
+             plane has settled it.",
             table(&events, &rows),
         ),
     ];
@@ -148,15 +149,15 @@ fn worker_life() -> String {
                 story.leave("a");
                 Ok(())
             }),
-            ("cycle, holds nothing", |story| {
+            ("holds nothing (control cycle)", |story| {
                 story.to(30);
                 Ok(())
             }),
-            ("cycles, silent 5 min, nothing waits", |story| {
+            ("silent for 5 min, no job waits (control cycle)", |story| {
                 story.to(331);
                 Ok(())
             }),
-            ("cycles, silent 5 min, work waits", |story| {
+            ("silent for 5 min, a job waits (control cycle)", |story| {
                 story.submit_with("s", |it| it.job.service = "other".parse().unwrap())?;
                 story.to(331);
                 Ok(())
@@ -211,7 +212,7 @@ fn worker_presence() -> String {
                 story.join("a");
                 Ok(())
             }),
-            ("line dropped", |story| done(story.drop_line("a"))),
+            ("connection dropped", |story| done(story.drop_line("a"))),
             ("leave", |story| {
                 story.leave("a");
                 Ok(())
@@ -220,14 +221,14 @@ fn worker_presence() -> String {
             ("silent 30 s", |story| wait(story, 30)),
             ("silent 45 s", |story| wait(story, 45)),
             ("silent 90 s", |story| wait(story, 90)),
-            ("silent 90 s, as most are", |story| {
+            ("silent 90 s, together with most of the fleet", |story| {
                 for worker in ["b", "c", "d"] {
                     story.join(worker);
                     story.submit_with("s", |it| it.job.needs.excluded = [id("a")].into())?;
                 }
                 wait(story, 90)
             }),
-            ("we were away for 90 s", |story| {
+            ("the plane was paused for 90 s", |story| {
                 story.be_away(90);
                 Ok(())
             }),

@@ -225,7 +225,8 @@ impl Plane {
         }
     }
 
-    /// Applies reloaded settings: jobs and workers continue under them, and every alarm is set again.
+    /// Applies reloaded settings: jobs and workers continue under them, and the alarms of the workers, the
+    /// control cycle and the fleets are set again.
     fn reload_settings(&mut self, now: Timestamp, settings: Settings) -> PlaneAnswer {
         self.settings = settings;
         self.adopt_orphaned_fleets();

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::id::{FleetId, Incarnation, JobId, MachineId, Term, WorkerId};
+use crate::id::{FleetId, Incarnation, JobId, MachineId, WorkerId};
 use crate::time::humanize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +37,6 @@ pub enum Refusal {
     StaleBeat {
         newest: u64,
     },
-    /// The plane restarted since the worker's last reply: it must beat again with this term.
-    StaleTerm {
-        current: Term,
-    },
     WrongToken,
     /// The same idempotency key came with another body.
     KeyConflict {
@@ -58,8 +54,10 @@ pub enum Refusal {
     TooManyAffinities {
         max: usize,
     },
-    /// There is no block, quarantine or affinity to remove.
-    NothingToLift,
+    /// There is no such block, quarantine or affinity.
+    NothingToRemove {
+        what: String,
+    },
 }
 
 impl fmt::Display for Refusal {
@@ -68,9 +66,9 @@ impl fmt::Display for Refusal {
             Refusal::TooEarly => f.write_str("the job waits for its retry time"),
             Refusal::StaleAttempt => f.write_str("this attempt is no longer the job's current one"),
             Refusal::NotRunning => f.write_str("the job has no attempt under way"),
-            Refusal::Ended { state } => write!(f, "the job is {state} already, and an outcome never changes"),
-            Refusal::AlreadyRecorded => f.write_str("this outcome is recorded already"),
-            Refusal::UnknownJob(job) => write!(f, "there is no unfinished job {job}"),
+            Refusal::Ended { state } => write!(f, "the job is already {state}, and an outcome never changes"),
+            Refusal::AlreadyRecorded => f.write_str("this outcome is already recorded"),
+            Refusal::UnknownJob(job) => write!(f, "job {job} is unknown or has ended"),
             Refusal::UnknownWorker(worker) => write!(f, "there is no worker {worker}: it has to join first"),
             Refusal::UnknownMachine(machine) => write!(f, "there is no machine {machine}"),
             Refusal::UnknownFleet(fleet) => {
@@ -79,7 +77,8 @@ impl fmt::Display for Refusal {
             Refusal::IdentityUnproven(machine) => {
                 write!(
                     f,
-                    "machine {machine} was rented: its workers join with the token it was given, and once"
+                    "machine {machine} is rented: a worker there must join with the machine's own token, which is valid \
+                     once"
                 )
             }
             Refusal::MachineRetired(machine) => {
@@ -88,14 +87,11 @@ impl fmt::Display for Refusal {
             Refusal::StaleIncarnation { current } => {
                 write!(
                     f,
-                    "another worker joined under this name since (incarnation {current}): stop, or join again"
+                    "another worker has joined under this name (incarnation {current}): stop, or join again"
                 )
             }
             Refusal::StaleBeat { newest } => {
                 write!(f, "a later beat (number {newest}) has been seen already")
-            }
-            Refusal::StaleTerm { current } => {
-                write!(f, "the plane was restarted: beat again with term {current}")
             }
             Refusal::WrongToken => {
                 f.write_str("the token is not the one this worker was given when it joined")
@@ -106,16 +102,16 @@ impl fmt::Display for Refusal {
             Refusal::QueueFull { open_max, retry_after } => {
                 write!(
                     f,
-                    "{open_max} jobs are waiting, which is all this plane will hold: try again in {}",
+                    "{open_max} jobs are unfinished, the maximum (`limits.open_jobs_max`): try again in {}",
                     humanize(*retry_after)
                 )
             }
             Refusal::Leaving(worker) => write!(f, "worker {worker} is already leaving"),
             Refusal::MachineLeaving(machine) => write!(f, "machine {machine} is already leaving"),
             Refusal::TooManyAffinities { max } => {
-                write!(f, "{max} shapes have an affinity, which is all that are kept: remove one first")
+                write!(f, "the maximum of {max} affinities is reached: remove one first")
             }
-            Refusal::NothingToLift => f.write_str("there is nothing to remove"),
+            Refusal::NothingToRemove { what } => write!(f, "there is no {what}"),
         }
     }
 }

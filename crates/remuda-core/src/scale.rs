@@ -7,9 +7,9 @@
 //!  surplus  idle workers among the active ones above wanted
 //! ```
 //!
-//! Two differences from the seed. An empty fleet ordered `machines_min` there, which is too few for a long queue and, with
+//! Two differences from the predecessor program. An empty fleet ordered `machines_min` there, which is too few for a long queue and, with
 //! a minimum of zero, none for ever; here one formula serves both, and a waiting job always wants at least one worker.
-//! And the seed shrank to the minimum regardless of the queue, so that it rented again what it had just returned;
+//! And it shrank to the minimum regardless of the queue, so that it rented again what it had just returned;
 //! here the target is kept.
 //!
 //! Load that oscillates around a threshold would still rent and return in turn. `ScalingTrend` remembers the direction and
@@ -34,13 +34,13 @@ pub fn wanted(queued: u32, scaling: &Scaling) -> u32 {
 }
 
 /// How many workers to rent to reach the target; `capacity` includes spawning ones.
-pub fn missing(queued: u32, capacity: u32, scaling: &Scaling) -> u32 {
-    wanted(queued, scaling).saturating_sub(capacity)
+pub fn missing(wanted: u32, capacity: u32) -> u32 {
+    wanted.saturating_sub(capacity)
 }
 
 /// How many of the `idle` workers among the `active` ones can be drained.
-pub fn surplus(queued: u32, active: u32, idle: u32, scaling: &Scaling) -> u32 {
-    active.saturating_sub(wanted(queued, scaling)).min(idle)
+pub fn surplus(wanted: u32, active: u32, idle: u32) -> u32 {
+    active.saturating_sub(wanted).min(idle)
 }
 
 /// A threshold of zero would want infinitely many workers for one job.
@@ -86,8 +86,8 @@ mod tests {
         Scaling { machines_min, machines_max, jobs_per_worker, ..Scaling::default() }
     }
 
-    /// `should_scale_up` of the seed.
-    fn seed_is_short(queued: u32, active: u32, threshold: u32) -> bool {
+    /// `should_scale_up` of the predecessor.
+    fn predecessor_is_short(queued: u32, active: u32, threshold: u32) -> bool {
         if active == 0 {
             return queued > 0;
         }
@@ -95,18 +95,18 @@ mod tests {
         tasks_per_worker > f64::from(threshold)
     }
 
-    /// `calculate_workers_needed` of the seed without its special case for an empty fleet.
-    fn seed_missing(queued: u32, active: u32, scaling: &Scaling) -> f64 {
+    /// `calculate_workers_needed` of the predecessor without its special case for an empty fleet.
+    fn predecessor_missing(queued: u32, active: u32, scaling: &Scaling) -> f64 {
         let ideal = (f64::from(queued) / f64::from(scaling.jobs_per_worker)).ceil();
         (ideal.max(f64::from(scaling.machines_min)) - f64::from(active)).max(0.0)
     }
 
     #[test]
-    fn seed_defaults_scale_as_documented() {
+    fn defaults_scale_as_documented() {
         for (queued, capacity, short, expected) in [
             (0, 0, false, 2), // used only when short: an empty fleet without work stays empty
             (1, 0, true, 2),
-            (30, 0, true, 10), // the seed: 2 now, 8 more a cycle later
+            (30, 0, true, 10), // the predecessor: 2 now, 8 more a cycle later
             (6, 2, false, 0),
             (7, 2, true, 1),
             (15, 5, false, 0),
@@ -116,14 +116,14 @@ mod tests {
             (300, 12, true, 0),
         ] {
             assert_eq!(is_short(queued, capacity, 3), short, "{queued} for {capacity}");
-            assert_eq!(missing(queued, capacity, &Scaling::default()), expected, "{queued} for {capacity}");
+            assert_eq!(missing(wanted(queued, &Scaling::default()), capacity), expected, "{queued} for {capacity}");
         }
     }
 
     #[test]
     fn waiting_job_wants_a_worker_even_with_minimum_zero() {
         let none_needed = scaling(0, 10, 3);
-        assert_eq!((missing(0, 0, &none_needed), missing(1, 0, &none_needed)), (0, 1));
+        assert_eq!((wanted(0, &none_needed), wanted(1, &none_needed)), (0, 1));
     }
 
     #[test]
@@ -132,7 +132,7 @@ mod tests {
             [(0, 5, 5, 3), (0, 5, 1, 1), (0, 2, 2, 0), (12, 5, 2, 1), (15, 5, 2, 0), (0, 0, 0, 0)]
         {
             assert_eq!(
-                surplus(queued, active, idle, &Scaling::default()),
+                surplus(wanted(queued, &Scaling::default()), active, idle),
                 expected,
                 "{queued}, {active}, {idle}"
             );
@@ -159,14 +159,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arithmetic_agrees_with_the_seed(
+        fn arithmetic_agrees_with_the_predecessor(
             queued in 0_u32..100_000, capacity in 0_u32..500, min in 0_u32..20, max in 0_u32..500, per in 1_u32..50,
         ) {
             let scaling = scaling(min, max, per);
-            prop_assert_eq!(is_short(queued, capacity, per), seed_is_short(queued, capacity, per));
+            prop_assert_eq!(is_short(queued, capacity, per), predecessor_is_short(queued, capacity, per));
             let room = f64::from(max.saturating_sub(capacity));
-            let ours = missing(queued, capacity, &scaling);
-            prop_assert_eq!(f64::from(ours), seed_missing(queued, capacity, &scaling).min(room));
+            let ours = missing(wanted(queued, &scaling), capacity);
+            prop_assert_eq!(f64::from(ours), predecessor_missing(queued, capacity, &scaling).min(room));
             prop_assert!(ours == 0 || ours + capacity <= max);
             prop_assert!(capacity > 0 || queued == 0 || max == 0 || ours > 0);
         }
@@ -174,9 +174,9 @@ mod tests {
         #[test]
         fn extreme_numbers_never_grow_and_shrink_at_once(queued: u32, capacity: u32, min: u32, max: u32, per: u32, idle: u32) {
             let scaling = scaling(min, max, per);
-            let ours = missing(queued, capacity, &scaling);
+            let ours = missing(wanted(queued, &scaling), capacity);
             prop_assert!(ours == 0 || is_short(queued, capacity, per) || capacity < min);
-            prop_assert!(ours == 0 || surplus(queued, capacity, idle, &scaling) == 0, "grow or shrink, not both");
+            prop_assert!(ours == 0 || surplus(wanted(queued, &scaling), capacity, idle) == 0, "grow or shrink, not both");
         }
     }
 }

@@ -29,7 +29,7 @@ pub struct Settings {
     pub order_grace: Duration,
     /// An attempt that does not advance for this long is stuck.
     pub stuck_after: Duration,
-    /// `progress`: stuck means no progress for `stuck_after`; `age`: it means older than that, as the seeds had it.
+    /// `progress`: stuck means no progress for `stuck_after`; `age`: it means older than that, as the predecessor programs had it.
     pub stuck_policy: StuckPolicy,
     /// Failures of class *job* before the job has failed.
     pub attempts_max: u8,
@@ -121,7 +121,7 @@ impl Default for Settings {
     }
 }
 
-/// The scaling numbers of the seeds.
+/// The scaling numbers of the predecessor programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Scaling {

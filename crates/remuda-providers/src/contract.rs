@@ -67,7 +67,7 @@ fn order(account: &impl Account, number: usize) -> RentOrder {
     }
 }
 
-/// Our pods in the list. Also checks that the foreign pods are untouched.
+/// Our pods in the list.
 async fn ours(provider: &dyn Provider) -> Vec<Pod> {
     let pods = provider.list().await.unwrap();
     pods.into_iter()
@@ -81,7 +81,7 @@ async fn tags(provider: &dyn Provider) -> Vec<String> {
     tags
 }
 
-/// Polls wait_until the condition holds.
+/// Polls until the condition holds.
 async fn wait_until(account: &impl Account, what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let mut looks = tokio::time::interval(Duration::from_millis(20));
     let looking = async {

@@ -1,15 +1,17 @@
 //! Supervision of the plane's own background tasks. Every task that has to run for as long as the plane does is started
-//! here, so that one table knows them all: name, purpose, restarts, last tick. A task that panics or ends unexpectedly is
+//! through `Supervisor`, in `serve.rs` (`Parts::spawn_all`), so that one table knows them all: name, purpose, restarts,
+//! last tick. A task that panics or ends unexpectedly is
 //! restarted after a growing delay; one that does so too often is down, `/health/ready` names it, and the rest continues.
 //!
 //! ```text
-//!            ends, panics                more than RESTARTS_MAX in RESTARTS_WITHIN
-//!  running ───────────────▶ restarting ──────────────────────────────────────────▶ down
+//!            ends, panics             more than `restarts_max` within `within`
+//!  running ───────────────▶ restarting ───────────────────────────────────────▶ down
 //!     ▲                         │ delay
 //!     └─────────────────────────┘
 //! ```
 //!
-//! The event loop is not among them: it owns the plane's state, so its end is the end of the process (`serve.rs`).
+//! Two are not among them. The event loop (`MainTask` in `serve.rs`) owns the plane's state, so its end is the end of the
+//! process. The watchdog that looks for a stuck event loop is a thread of its own, because such a loop may block tasks.
 //! Restarting the whole process for any other task was rejected, because it interrupts every request and long poll.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -388,7 +388,7 @@ impl JobStateFilter {
     }
 }
 
-/// Views that summarize the fleet; the names come from the seeds.
+/// Views that summarize the fleet; the names come from the predecessor programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatusView {
     /// One row: queue depth, workers by state, stale workers.

@@ -118,7 +118,7 @@ impl SqliteStore {
     }
 
     pub(super) fn has_reserve(&self) -> bool {
-        self.0.reserve.is_there()
+        self.0.reserve.has_space()
     }
 
     pub(super) async fn close(self) -> Result<(), StoreError> {

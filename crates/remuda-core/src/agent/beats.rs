@@ -10,7 +10,7 @@ use super::{
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// How long progress may overtake one beat after another without a reply.
 const OVERTAKES_MAX: Duration = Duration::from_secs(4);
-/// A waiting beat returns this much before the next one is due.
+/// A long poll ends this long before the next beat is due.
 const WAIT_MARGIN: Duration = Duration::from_secs(5);
 
 impl Agent {
@@ -95,8 +95,8 @@ impl Agent {
         PROGRESS_EVERY.max(self.round_trip * 2)
     }
 
-    /// A link that became slow since the last measurement would be overtaken for ever. So once is always allowed, and
-    /// more only for a while.
+    /// One overtaking beat is always allowed; more only within `OVERTAKES_MAX` of the last reply, so that a link that
+    /// became slow still delivers orders.
     pub(super) fn may_overtake(&self, now: Timestamp) -> bool {
         !self.has_overtaken || now.since(self.replied_at) < OVERTAKES_MAX
     }

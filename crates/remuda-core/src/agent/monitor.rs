@@ -9,7 +9,8 @@
 //!  unconfirmed ── unknown twice: submit the same id again
 //! ```
 //!
-//! Probes are sent right after submission, on a completion message, when the socket closes or reopens, when the agent
+//! A completion message can be lost, and so can the answer to a submission: what decides is the probe, by the attempt's own
+//! id. Probes are sent right after submission, on a completion message, when the socket closes or reopens, when the agent
 //! starts, and after every `inactivity` without a signal.
 
 use std::time::Duration;
@@ -89,7 +90,7 @@ impl Agent {
 
     pub(super) fn completion_hint(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
         if let Some(work) = self.current(job, attempt) {
-            work.is_there(now);
+            work.note_sighting(now);
             self.probe(now, job, ProbeTrigger::CompletionHint);
         }
     }
@@ -111,7 +112,7 @@ impl Agent {
         self.effects.push(AgentEffect::Probe { job, attempt, trigger });
     }
 
-    /// Something happened that may concern every attempt at the service.
+    /// Probes every attempt that the service may have.
     pub(super) fn probe_all(&mut self, now: Timestamp, trigger: ProbeTrigger) {
         let jobs: Vec<_> = self
             .held
@@ -144,12 +145,12 @@ impl Agent {
                 let cancelled_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
                 if cancelled_for >= self.settings.timeouts.cancel_timeout {
-                    self.mark_sick(now, format!("it neither answers nor stops a cancelled attempt: {why}"));
+                    self.mark_sick(now, format!("it does not answer, and a cancelled attempt may still run there: {why}"));
                 }
             }
             ProbeResult::Gone(why) => {
                 self.health.unanswered(now, &why);
-                self.missed(now, job, (asked_at, trigger), ServiceFailure::new(ServiceFault::Died, why));
+                self.not_found(now, job, (asked_at, trigger), ServiceFailure::new(ServiceFault::Died, why));
             }
             ProbeResult::Unknown => {
                 self.health.answered();
@@ -250,7 +251,7 @@ impl Agent {
             work.probe.early_misses += 1;
             (work.probe.recheck_at, work.probe.next) = (Some(now.plus(delay)), None);
         } else {
-            self.missed(
+            self.not_found(
                 now,
                 job,
                 asked,
@@ -259,9 +260,9 @@ impl Agent {
         }
     }
 
-    /// The service does not have it. The second miss counts if its probe was sent long enough after the first miss: a
-    /// slow answer describes the moment of the question.
-    fn missed(
+    /// The service does not have it. The second not-found answer counts if its probe was sent long enough after the
+    /// first: a slow answer describes the moment of the question.
+    fn not_found(
         &mut self,
         now: Timestamp,
         job: JobId,
@@ -282,7 +283,7 @@ impl Agent {
         } else {
             let attempt = work.attempt;
             let message =
-                format!("{}; probed twice within {} ({trigger})", failure.message, humanize(missing_for));
+                format!("{}, and again {} later ({trigger})", failure.message, humanize(missing_for));
             failure.message = message;
             self.failed(now, job, attempt, failure);
         }
@@ -340,7 +341,7 @@ impl Agent {
         let again = CANCEL_REPEAT.min(self.settings.timeouts.cancel_timeout).max(CANCEL_RECHECK);
         let Some(work) = self.held.get_mut(&job) else { return };
         work.probe.recheck_at = Some(now.plus(again));
-        let (attempt, reason) = (work.attempt, "it was cancelled before".to_owned());
+        let (attempt, reason) = (work.attempt, "repeated: the cancelled attempt still runs".to_owned());
         self.effects.push(AgentEffect::Cancel { job, attempt, reason });
     }
 

@@ -217,7 +217,7 @@ impl Agent {
 
     /// We restart it, so the other attempts there are lost without being at fault.
     fn restart(&mut self, now: Timestamp, why: String) {
-        self.held.values_mut().for_each(|work| work.is_bystander = true);
+        self.held.values_mut().for_each(|work| work.lost_to_restart = true);
         self.restart_within_budget(now, why);
     }
 

@@ -409,12 +409,12 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
         ),
         ("the service completes it", Box::new(move |_| ended(done()))),
         ("the service fails it", Box::new(move |_| ended(failed()))),
-        ("30 s without a sign", Box::new(|_| AgentEvent::Tick)),
+        ("30 s without a signal", Box::new(|_| AgentEvent::Tick)),
         ("probe: it runs", Box::new(move |_| probed(ProbeResult::Running))),
         ("probe: it succeeded", Box::new(move |_| probed(ProbeResult::Succeeded { outputs: json("{}") }))),
         ("probe: no answer", Box::new(move |_| probed(ProbeResult::NoAnswer("busy".to_owned())))),
-        ("probe: it is not known", Box::new(move |_| probed(ProbeResult::Unknown))),
-        ("probe: not known, and the service is new", Box::new(move |_| restarted.clone())),
+        ("probe: unknown", Box::new(move |_| probed(ProbeResult::Unknown))),
+        ("probe: unknown, and the service has restarted", Box::new(move |_| restarted.clone())),
         (
             "settled",
             Box::new(move |agent| {

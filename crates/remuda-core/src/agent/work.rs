@@ -29,8 +29,8 @@ pub(super) struct Work {
     /// The service incarnation that accepted it.
     pub(super) incarnation: ServiceIncarnation,
     pub(super) cancelled_at: Option<Timestamp>,
-    /// We restart the service while it runs there: its loss will be our doing.
-    pub(super) is_bystander: bool,
+    /// Set when the agent restarts the service under it: its loss is not its own fault.
+    pub(super) lost_to_restart: bool,
     pub(super) probe: ProbeState,
     pub(super) status: Option<ServiceState>,
     pub(super) submitted_at: Option<Timestamp>,
@@ -185,7 +185,7 @@ impl Agent {
         phase: String,
     ) {
         let Some(work) = self.held.get_mut(&job).filter(|work| work.attempt == attempt) else { return };
-        work.is_there(now);
+        work.note_sighting(now);
         work.probe.silences = 0;
         if progress.is_finite() {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
@@ -214,7 +214,7 @@ impl Agent {
     /// The service reports a failure, which is also evidence about the service itself.
     pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: ServiceFailure) {
         let ServiceFailure { mut fault, message, node } = failure;
-        if fault == ServiceFault::Died && self.held.get(&job).is_some_and(|work| work.is_bystander) {
+        if fault == ServiceFault::Died && self.held.get(&job).is_some_and(|work| work.lost_to_restart) {
             // We restarted the service: no attempt there is at fault.
             fault = ServiceFault::Lost;
         }
@@ -259,7 +259,7 @@ impl Work {
             submissions: 0,
             incarnation: ServiceIncarnation::default(),
             cancelled_at: None,
-            is_bystander: false,
+            lost_to_restart: false,
             probe: ProbeState::default(),
             status: None,
             submitted_at: None,
@@ -268,7 +268,7 @@ impl Work {
     }
 
     /// The service mentioned it, so it has it or had it a moment ago: earlier misses do not count.
-    pub(super) fn is_there(&mut self, now: Timestamp) {
+    pub(super) fn note_sighting(&mut self, now: Timestamp) {
         self.watch.signal(now);
         self.step += 1;
         self.probe.missing_since = None;

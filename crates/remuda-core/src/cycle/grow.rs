@@ -1,4 +1,4 @@
-//! Phase five: more machines for waiting jobs, within the maximum, the budget and the provider's health.
+//! Phase six: more machines for waiting jobs, within the maximum, the budget and the provider's health.
 
 use super::{Cycle, CycleAction, FleetSnapshot, WorkerView};
 use crate::machine::WorkerState;
@@ -10,10 +10,10 @@ impl Cycle<'_> {
         let capacity = self.count(WorkerState::Active) + self.count(WorkerState::Spawning) + self.spawned;
         let wanted = self.wanted();
         let Some(why) = self.shortage(capacity) else { return };
-        let missing = wanted.saturating_sub(capacity);
+        let missing = scale::missing(wanted, capacity);
         if missing == 0 {
             if capacity >= scaling.machines_max {
-                self.held_back.push(format!("{why}: that is the maximum"));
+                self.held_back.push(format!("{why}, but the maximum of {} machines is reached", scaling.machines_max));
             }
             return;
         }
@@ -32,14 +32,15 @@ impl Cycle<'_> {
         let FleetSnapshot { ordered, policy_target, can_rent, .. } = self.snapshot;
         let (queued, scaling) = (self.queued, &self.settings.scaling);
         if let Some(ordered) = ordered {
-            return (capacity < *ordered).then(|| format!("{ordered} ordered, a capacity of {capacity}"));
+            return (capacity < *ordered)
+                .then(|| format!("{ordered} machines were ordered, {capacity} exist or are starting"));
         }
         if let Some((wanted, why)) = policy_target.as_ref().filter(|(wanted, _)| capacity < *wanted) {
-            return Some(format!("{why}: {wanted} wanted on a capacity of {capacity}"));
+            return Some(format!("{why}: {wanted} machines wanted, {capacity} exist or are starting"));
         }
         let is_short = policy_target.is_none() && scale::is_short(queued, capacity, scaling.jobs_per_worker);
         if is_short {
-            return Some(format!("{queued} queued on a capacity of {capacity}"));
+            return Some(format!("{queued} jobs wait for {capacity} workers"));
         }
         // The minimum is kept even without waiting jobs.
         let is_below = *can_rent && capacity < scaling.machines_min.min(scaling.machines_max);
@@ -62,7 +63,7 @@ impl Cycle<'_> {
         let free_at = heading.allowed_at(ScalingDirection::Up, scaling.reversal_cooldown);
         // The reversal cooldown is for oscillating load, not for a fleet below its minimum and not for manual orders.
         let is_damped = self.now < free_at && capacity >= scaling.machines_min.max(1) && ordered.is_none();
-        is_damped.then(|| format!("the fleet shrank just now: not before {free_at}"))
+        is_damped.then(|| format!("the fleet shrank recently and may not grow before {free_at}"))
     }
 
     /// How many of the missing machines may be created, by maximum, budget and creation brake.
@@ -70,16 +71,17 @@ impl Cycle<'_> {
         let FleetSnapshot { creation, affordable, .. } = self.snapshot;
         let mut allowed = missing.min(self.room());
         if allowed < missing {
-            self.held_back
-                .push(format!("{reason}, room for {allowed}: machines not yet returned count as well"));
+            self.held_back.push(format!(
+                "{reason}, but only {allowed} fit under the maximum: machines being returned still count"
+            ));
         }
         if let Some((count, why)) = affordable.as_ref().filter(|(count, _)| *count < allowed) {
-            self.held_back.push(format!("{reason}, {count} can be paid for: {why}"));
+            self.held_back.push(format!("{reason}, but the budget allows only {count}: {why}"));
             allowed = *count;
         }
         let trials = creation.creations_max(self.now, self.count(WorkerState::Spawning) + self.spawned);
         if let Some(brake) = creation.reason(self.now).filter(|_| trials < allowed) {
-            self.held_back.push(format!("{reason}, {trials} may be created: {brake}"));
+            self.held_back.push(format!("{reason}, but only {trials} may be created now: {brake}"));
             allowed = trials;
         }
         allowed
@@ -92,9 +94,9 @@ impl Cycle<'_> {
 
     /// How many more machines may exist. A machine being returned is billed until it is gone, so it counts until then.
     pub(super) fn room(&self) -> u32 {
-        let is_there = |worker: &&WorkerView| worker.is_there;
-        let there = self.snapshot.workers.iter().filter(is_there).count();
-        let there = u32::try_from(there).unwrap_or(u32::MAX).saturating_add(self.snapshot.orphans);
-        self.settings.scaling.machines_max.saturating_sub(there.saturating_add(self.spawned))
+        let counts = |worker: &&WorkerView| worker.counts_against_max;
+        let counted = self.snapshot.workers.iter().filter(counts).count();
+        let counted = u32::try_from(counted).unwrap_or(u32::MAX).saturating_add(self.snapshot.orphans);
+        self.settings.scaling.machines_max.saturating_sub(counted.saturating_add(self.spawned))
     }
 }

@@ -117,7 +117,7 @@ impl fmt::Display for CycleAction {
     }
 }
 
-/// A cycle's report. Field names are those of the seeds, which call jobs tasks. `reasons` has one line per action and per
+/// A cycle's report. Field names are those of the predecessor programs, which call jobs tasks. `reasons` has one line per action and per
 /// action that was held back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleReport {

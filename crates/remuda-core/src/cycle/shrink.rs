@@ -1,4 +1,5 @@
-//! Phase four: drained workers are terminated, failed machines returned, surplus workers drained.
+//! Phase four: drained workers are terminated, failed machines returned, surplus workers drained. Phase five: outdated
+//! machines are replaced.
 
 use super::{Cycle, CycleAction, WorkerView};
 use crate::machine::WorkerState;
@@ -43,9 +44,9 @@ impl Cycle<'_> {
                 "drained: it holds no attempts".to_owned()
             } else {
                 let grace = humanize(grace);
-                let why = format!("worker {} was not done {grace} after it began to drain", worker.id);
+                let why = format!("worker {} still had work {grace} after its drain began", worker.id);
                 self.reset(worker, AttemptVerdict::DrainOverdue, &why);
-                format!("not done {grace} after it began to drain")
+                format!("it still had work {grace} after its drain began")
             };
             self.go(
                 at,
@@ -68,8 +69,8 @@ impl Cycle<'_> {
         }
     }
 
-    /// The order in which workers are drained: outdated settings first, then the longest idle, then the one warm for the
-    /// fewest shapes; ties by name, so that every run decides alike.
+    /// The order in which workers are drained: idle ones first, then outdated settings, then the longest idle, then the
+    /// one warm for the fewest shapes; ties by name, so that every run decides alike.
     fn drain_order(&self, may_go: impl Fn(&WorkerView) -> bool) -> Vec<(usize, WorkerView)> {
         let active = self.unmoved(WorkerState::Active).into_iter();
         let mut workers: Vec<_> = active
@@ -90,12 +91,12 @@ impl Cycle<'_> {
             .drain_order(|worker| worker.attempts.is_empty() && self.now.since(worker.since) >= uptime_min);
         let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         let wanted = self.wanted();
-        let surplus = active.saturating_sub(wanted).min(idle_count);
+        let surplus = scale::surplus(wanted, active, idle_count);
         let free_at =
             self.snapshot.heading.allowed_at(ScalingDirection::Down, self.settings.scaling.reversal_cooldown);
         if surplus > 0 && self.now < free_at {
             self.held_back.push(format!(
-                "an idle surplus of {surplus} stays until {free_at}: the fleet has just grown"
+                "{surplus} idle machines are kept until {free_at}, because the fleet has just grown"
             ));
             return;
         }
@@ -136,7 +137,7 @@ impl Cycle<'_> {
             && self.snapshot.spent.is_none();
         let mut states = self.snapshot.workers.iter().zip(&self.states);
         let is_going = |(worker, state): (&WorkerView, &WorkerState)| {
-            worker.is_there && matches!(state, WorkerState::Terminating | WorkerState::Terminated)
+            worker.counts_against_max && matches!(state, WorkerState::Terminating | WorkerState::Terminated)
         };
         let is_replacing = states.any(is_going) || self.count(WorkerState::Spawning) > 0 || self.spawned > 0;
         let outdated = self.drain_order(|worker| worker.is_outdated);
@@ -154,17 +155,5 @@ impl Cycle<'_> {
 
     fn drain(&mut self, at: usize, worker: &WorkerView, reason: String) {
         self.go(at, WorkerState::Terminating, CycleAction::Drain { worker: worker.id.clone(), reason });
-    }
-
-    /// The target number of machines, by manual order, policy or queue.
-    pub(super) fn wanted(&self) -> u32 {
-        let scaling = &self.settings.scaling;
-        match (self.snapshot.ordered, &self.snapshot.policy_target) {
-            (Some(ordered), _) => ordered.min(scaling.machines_max),
-            (None, Some((wanted, _))) => {
-                (*wanted).clamp(scaling.machines_min.min(scaling.machines_max), scaling.machines_max)
-            }
-            (None, None) => scale::wanted(self.queued, scaling),
-        }
     }
 }

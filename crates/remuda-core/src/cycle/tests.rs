@@ -27,7 +27,7 @@ fn worker(id: &str, state: WorkerState) -> WorkerView {
         since: at(0),
         presence: Presence::Online,
         is_rented: true,
-        is_there: state != Terminated,
+        counts_against_max: state != Terminated,
         is_running: true,
         is_registered: true,
         start_check_passed: true,
@@ -165,7 +165,7 @@ fn an_hour_of_video_is_not_stuck_unless_age_is_the_policy() {
 #[test]
 fn stale_readings_are_warned_about_and_nothing_more() {
     let stale = WorkerView { metrics_at: Some(ago(121)), ..busy("a", 1) };
-    check(&fleet(0, [stale.clone(), busy("b", 2)]), &["warn about a: Stale VRAM data (2 min 1 s old)"]);
+    check(&fleet(0, [stale.clone(), busy("b", 2)]), &["warn about a: its last VRAM reading is 2 min 1 s old"]);
     let silent = WorkerView { presence: Presence::Offline, ..stale };
     check(&fleet(0, [silent, busy("b", 2)]), &[]);
 }
@@ -206,18 +206,18 @@ fn a_draining_worker_ends_when_it_holds_nothing_or_its_grace_is_over() {
     check(&with_friends(draining(ago(5), vec![])), &["terminate a: drained: it holds no attempts"]);
     check(&with_friends(draining(ago(600), vec![held(1)])), &[]);
     let expected = [
-        "reset 00000000-0000-0000-0000-000000000001 attempt 1: worker a was not done 10 min after it began to drain",
-        "terminate a: not done 10 min after it began to drain",
+        "reset 00000000-0000-0000-0000-000000000001 attempt 1: worker a still had work 10 min after its drain began",
+        "terminate a: it still had work 10 min after its drain began",
     ];
     check(&with_friends(draining(ago(601), vec![held(1)])), &expected);
 }
 
 #[test]
 fn the_queue_orders_workers_and_those_on_their_way_count() {
-    check(&fleet(1, []), &["spawn 2: 1 queued on a capacity of 0: 2 more wanted"]);
+    check(&fleet(1, []), &["spawn 2: 1 jobs wait for 0 workers: 2 more wanted"]);
     check(
         &fleet(15, [busy("a", 1), busy("b", 2)]),
-        &["spawn 3: 15 queued on a capacity of 2: 3 more wanted"],
+        &["spawn 3: 15 jobs wait for 2 workers: 3 more wanted"],
     );
     let spawning = |id| WorkerView { is_registered: false, since: ago(9), ..worker(id, Spawning) };
     let coming = ["c", "d", "e"].map(|id| WorkerView { is_running: false, ..spawning(id) });
@@ -225,14 +225,14 @@ fn the_queue_orders_workers_and_those_on_their_way_count() {
     let fixed = FleetSnapshot { can_rent: false, ..fleet(1, []) };
     check(
         &fixed,
-        &["held back: 1 queued on a capacity of 0: 2 more wanted, but there is no provider to rent from"],
+        &["held back: 1 jobs wait for 0 workers: 2 more wanted, but there is no provider to rent from"],
     );
 }
 
 #[test]
 fn a_worker_that_failed_this_cycle_is_no_capacity_and_its_job_waits() {
     let silent = WorkerView { beat_at: Some(ago(400)), ..busy("a", 1) };
-    let expected = ["fail a", "reset", "spawn 1: 4 queued on a capacity of 1: 1 more wanted"];
+    let expected = ["fail a", "reset", "spawn 1: 4 jobs wait for 1 workers: 1 more wanted"];
     check(&fleet(3, [silent, busy("b", 2)]), &expected);
 }
 
@@ -242,10 +242,10 @@ fn machines_not_yet_returned_count_against_the_maximum() {
     let draining = WorkerView { since: ago(5), attempts: vec![held(99)], ..worker("draining", Terminating) };
     let snapshot = fleet(100, workers.chain([draining]));
     let full =
-        "held back: 100 queued on a capacity of 8: 2 more wanted, room for 1: machines not yet returned";
+        "held back: 100 jobs wait for 8 workers: 2 more wanted, but only 1 fit under the maximum: machines being returned";
     check(&snapshot, &["spawn 1", full]);
     let at_maximum = fleet(100, (0..10_u128).map(|n| busy(&format!("busy-{n}"), n)));
-    check(&at_maximum, &["held back: 100 queued on a capacity of 10: that is the maximum"]);
+    check(&at_maximum, &["held back: 100 jobs wait for 10 workers, but the maximum of 10 machines is reached"]);
 }
 
 #[test]
@@ -256,14 +256,14 @@ fn nothing_is_ordered_while_creation_fails_and_then_one_at_a_time() {
     }
     let short = FleetSnapshot { creation, ..fleet(30, [busy("a", 1)]) };
     let braked =
-        "held back: 30 queued on a capacity of 1: 9 more wanted, 0 may be created: creation brake until ";
+        "held back: 30 jobs wait for 1 workers: 9 more wanted, but only 0 may be created now: creation brake until ";
     check(&short, &[braked]);
     let mut creation = CreationBrake::default();
     for _ in 0..3 {
         creation.failed(ago(90), "no such GPU");
     }
     let trial = FleetSnapshot { creation, ..short };
-    let one = "held back: 30 queued on a capacity of 1: 9 more wanted, 1 may be created: creation brake: one at a time";
+    let one = "held back: 30 jobs wait for 1 workers: 9 more wanted, but only 1 may be created now: creation brake: one at a time";
     check(&trial, &["spawn 1", one]);
 }
 
@@ -280,7 +280,7 @@ fn mass_silence_pauses_all_worker_verdicts() {
     ];
     let snapshot = FleetSnapshot { mass_loss: mass_loss(), ..fleet(1, workers) };
     let braked =
-        "held back: all decisions about workers: mass-loss brake, on for 1 min: 3 of 3 workers fell silent";
+        "held back: no worker is failed, drained or terminated: mass-loss brake, on for 1 min: 3 of 3 workers fell silent";
     check(&snapshot, &["promote ready", braked]);
 }
 
@@ -294,13 +294,13 @@ fn a_fleet_that_just_turned_goes_on_as_it_went() {
     };
     check(
         &idle,
-        &["held back: an idle surplus of 1 stays until 1970-01-01T01:09:00.000Z: the fleet has just grown"],
+        &["held back: 1 idle machines are kept until 1970-01-01T01:09:00.000Z, because the fleet has just grown"],
     );
 
     let mut shrank = ScalingTrend::default();
     shrank.record(ago(60), ScalingDirection::Down);
     let short = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1), busy("b", 2)]) };
-    check(&short, &["held back: 9 queued on a capacity of 2: 1 more wanted, but the fleet shrank just now"]);
+    check(&short, &["held back: 9 jobs wait for 2 workers: 1 more wanted, but the fleet shrank recently and may not grow before "]);
     let below_minimum = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1)]) };
     check(&below_minimum, &["spawn 2"]);
 }
@@ -332,7 +332,7 @@ fn the_report_has_the_shape_of_the_seed() {
             "fail a: Heartbeat expired with tasks queued",
             "reset 00000000-0000-0000-0000-000000000001 attempt 1: worker a has failed",
             "terminate c: drained: it holds no attempts",
-            "spawn 4: 16 queued on a capacity of 2: 4 more wanted",
+            "spawn 4: 16 jobs wait for 2 workers: 4 more wanted",
         ],
     });
     assert_eq!(serde_json::to_value(&report).unwrap(), expected);

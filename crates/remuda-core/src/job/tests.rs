@@ -163,7 +163,7 @@ pub(crate) fn life_table() -> String {
     let adopt = || JobEvent::Adopt { attempt: Attempt(1), worker: worker("a"), incarnation: Incarnation(2) };
     let stale = || JobEvent::Complete(fence(9));
     let cancel = || JobEvent::Cancel { message: "cancelled".to_owned() };
-    let condemn = || JobEvent::FailQuarantined { message: "quarantined".to_owned() };
+    let fail_quarantined = || JobEvent::FailQuarantined { message: "quarantined".to_owned() };
     let turns: [(&str, JobEvent); 10] = [
         ("start", start("a")),
         ("adopt", adopt()),
@@ -173,7 +173,7 @@ pub(crate) fn life_table() -> String {
         ("lose (worker)", fail(1, Cause::Worker)),
         ("cancel", cancel()),
         ("deadline", JobEvent::Expire),
-        ("condemn", condemn()),
+        ("fail: quarantined", fail_quarantined()),
         ("start too early", start("a")),
     ];
     let states: [(&str, Vec<JobEvent>); 5] = [

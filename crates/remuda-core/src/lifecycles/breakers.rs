@@ -55,7 +55,7 @@ impl Pair {
         Ok(())
     }
 
-    fn says_nothing(&mut self) -> Done {
+    fn ends_without_evidence(&mut self) -> Done {
         self.blocks.released(&id("a"), &shape(), JOB);
         Ok(())
     }
@@ -68,7 +68,7 @@ impl Pair {
 
     fn is_lifted(&mut self) -> Done {
         let was_there = self.blocks.lift(&id("a"), &shape());
-        was_there.map(drop).ok_or(Refusal::NothingToLift)
+        was_there.map(drop).ok_or(Refusal::NothingToRemove { what: "block".to_owned() })
     }
 
     fn shown(&self) -> String {
@@ -103,7 +103,7 @@ pub(super) fn blocks() -> String {
             ("the attempt fails", Pair::fails),
             ("another one fails", Pair::another_fails),
             ("it succeeds", Pair::succeeds),
-            ("it ends and says nothing", Pair::says_nothing),
+            ("it ends without evidence (cancelled, lost)", Pair::ends_without_evidence),
             ("60 s pass", Pair::waits),
             ("lifted by an operator", Pair::is_lifted),
         ],
@@ -146,10 +146,10 @@ impl Suspect {
     }
 
     fn is_cleared(&mut self) -> Done {
-        self.quarantine.clear(&shape()).map(|_| ()).ok_or(Refusal::NothingToLift)
+        self.quarantine.clear(&shape()).map(|_| ()).ok_or(Refusal::NothingToRemove { what: "quarantine".to_owned() })
     }
 
-    fn says_nothing(&mut self) -> Done {
+    fn ends_without_evidence(&mut self) -> Done {
         self.quarantine.released(&shape(), JOB);
         Ok(())
     }
@@ -169,7 +169,7 @@ impl Suspect {
             }
             quarantine::QuarantineState::TrialUnderWay { .. } => "trial under way".to_owned(),
         };
-        if self.is_hopeless { format!("{state}, waiting jobs condemned") } else { state }
+        if self.is_hopeless { format!("{state}, waiting jobs fail") } else { state }
     }
 }
 
@@ -188,7 +188,7 @@ pub(super) fn quarantine() -> String {
             ("the attempt fails", |it| it.fails_on("a")),
             ("it fails on a new worker", |it| it.fails_on("d")),
             ("it succeeds, or is released", Suspect::is_cleared),
-            ("it ends and says nothing", Suspect::says_nothing),
+            ("it ends without evidence (cancelled, lost)", Suspect::ends_without_evidence),
             ("60 s pass", Suspect::waits),
         ],
         Suspect::shown,

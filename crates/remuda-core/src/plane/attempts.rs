@@ -245,7 +245,8 @@ impl Plane {
         shape: Shape,
     ) -> Result<PlaneAnswer, Refusal> {
         if !self.trust.lift(now, worker, shape, "lifted by an operator", &mut self.outbox) {
-            return Err(Refusal::NothingToLift);
+            let what = format!("block of worker {worker} for shape {}", shape.short());
+            return Err(Refusal::NothingToRemove { what });
         }
         self.assign(now, worker);
         Ok(PlaneAnswer::Done)
@@ -253,7 +254,7 @@ impl Plane {
 
     pub(super) fn release_shape(&mut self, now: Timestamp, shape: Shape) -> Result<PlaneAnswer, Refusal> {
         let cleared = self.trust.clear_shape(now, shape, "released by an operator", &mut self.outbox);
-        cleared.ok_or(Refusal::NothingToLift)?;
+        cleared.ok_or_else(|| Refusal::NothingToRemove { what: format!("quarantine of shape {}", shape.short()) })?;
         self.router.offer_again();
         Ok(PlaneAnswer::Done)
     }

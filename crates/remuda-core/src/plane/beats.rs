@@ -25,7 +25,7 @@ const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
 /// And at most this often because of its counters: a crash may lose this much of them.
 const COUNTS_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// Start orders sent before the attempt counts as never received. While the store is slow a reply comes late, and a
-/// beat with progress and one with results may each overtake one.
+/// beat with progress or results may overtake the one whose reply carries the order.
 const SENDS_MIN: u32 = 3;
 /// Beats that queued up while the plane was busy are answered together and count as one order sent: a busy worker
 /// beats this often.

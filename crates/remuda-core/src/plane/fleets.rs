@@ -44,7 +44,7 @@ pub(super) struct Fleets {
     /// What each provider has answered since this plane started.
     pub(super) lists: BTreeMap<FleetId, Lists>,
     /// Progress of installing a worker on machines whose image starts none.
-    pub(super) visits: BTreeMap<MachineId, Bootstrap>,
+    pub(super) bootstraps: BTreeMap<MachineId, Bootstrap>,
     /// What the last cycle held back for each fleet, and why.
     pub(super) held_back: BTreeMap<FleetId, Vec<String>>,
     /// Machines ordered within the same millisecond get different numbers.
@@ -112,8 +112,8 @@ impl Plane {
     }
 
     /// Progress of installing a worker on this machine, if that is needed.
-    pub fn visit(&self, machine: &MachineId) -> Option<&Bootstrap> {
-        self.fleets.visits.get(machine)
+    pub fn bootstrap(&self, machine: &MachineId) -> Option<&Bootstrap> {
+        self.fleets.bootstraps.get(machine)
     }
 
     /// State of a fleet; the default for a fleet without history.

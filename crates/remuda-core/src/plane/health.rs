@@ -74,7 +74,7 @@ impl Plane {
             since: worker.changed_at,
             presence: worker.presence,
             is_rented: false,
-            is_there: worker.state.is_capacity(),
+            counts_against_max: worker.state.is_capacity(),
             is_running: true,
             is_registered: true,
             start_check_passed: true,

@@ -420,9 +420,9 @@ impl Plane {
             && pod.ssh.is_some()
             && self.fleet_settings(&id).is_some_and(|settings| settings.needs_bootstrap);
         let is_visited =
-            matches!(self.fleets.visits.get(machine), Some(Bootstrap::Running | Bootstrap::Done));
+            matches!(self.fleets.bootstraps.get(machine), Some(Bootstrap::Running | Bootstrap::Done));
         if is_wanted && !is_visited {
-            self.fleets.visits.insert(machine.clone(), Bootstrap::Running);
+            self.fleets.bootstraps.insert(machine.clone(), Bootstrap::Running);
             self.outbox.publish(now, DomainEvent::MachinePreparing(machine));
             self.call(&id, ProviderCall::Bootstrap { machine: machine.clone(), pod: Box::new(pod.clone()) });
         }
@@ -437,11 +437,11 @@ impl Plane {
         if !self.fleets.rentals.contains_key(machine) {
             return;
         }
-        let visit = match &result {
+        let bootstrap = match &result {
             Ok(()) => Bootstrap::Done,
             Err(unprepared) => Bootstrap::Retrying(format!("{}: {}", unprepared.stage, unprepared.message)),
         };
-        self.fleets.visits.insert(machine.clone(), visit);
+        self.fleets.bootstraps.insert(machine.clone(), bootstrap);
         let Err(unprepared) = result else { return };
         let is_made =
             self.fleets.rentals.get(machine).is_some_and(|rental| rental.phase == RentalPhase::Made);

@@ -255,7 +255,7 @@ impl Plane {
     /// The machine is gone, or never existed: its cost is kept, its name never used again.
     pub(super) fn forget_rental(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         let Some(rental) = self.fleets.rentals.remove(machine) else { return };
-        self.fleets.visits.remove(machine);
+        self.fleets.bootstraps.remove(machine);
         let fleet = self.fleet(&rental.fleet);
         let settings = self.fleet_settings(&rental.fleet);
         let price =

@@ -76,7 +76,7 @@ impl Router {
         outbox: &mut Outbox,
     ) -> Result<(), Refusal> {
         if !self.affinities.remove(&shape) {
-            return Err(Refusal::NothingToLift);
+            return Err(Refusal::NothingToRemove { what: format!("affinity of shape {}", shape.short()) });
         }
         outbox.record(Record::DocumentDeleted { collection: Collection::Affinity, id: shape.to_string() });
         outbox.publish(now, DomainEvent::AffinityRemoved(shape));

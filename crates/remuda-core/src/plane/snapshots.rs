@@ -87,7 +87,7 @@ impl Plane {
             since: rental.since,
             presence: machine::machine_presence(there().map(|worker| worker.presence)),
             is_rented: true,
-            is_there: true,
+            counts_against_max: true,
             is_running: rental.running_at.is_some(),
             is_registered: there().next().is_some_and(|_| rental.joined_at.is_some()),
             start_check_passed: there()
@@ -209,7 +209,7 @@ impl Plane {
         let wanted = u32::try_from(own.div_ceil(wait_millis)).unwrap_or(u32::MAX);
         let spoken = crate::time::humanize;
         let why = format!(
-            "{queued} queued are {} of work, to start within {}",
+            "{queued} waiting jobs are {} of work and should start within {}",
             spoken(std::time::Duration::from_millis(own)),
             spoken(wait_max)
         );
@@ -219,14 +219,14 @@ impl Plane {
     /// Why no machine may be created at all.
     fn creation_hold(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
         if self.fleets.deployment.is_none() {
-            return Some("this deployment has no name yet".to_owned());
+            return Some("the plane has not yet named its deployment".to_owned());
         }
         if let Some(why) = fleet.creation_hold(now) {
             return Some(why);
         }
         match self.fleets.lists.get(&settings.id) {
             Some(lists) if lists.doubtful > 0 => {
-                return Some("its provider's last list lacked most expected machines".to_owned());
+                return Some("most expected machines were missing from the provider's last list".to_owned());
             }
             Some(lists) if lists.tell_all(self.fleets.is_restored) => {}
             Some(_) | None => return Some("its provider's machines are not known yet".to_owned()),
@@ -255,7 +255,7 @@ impl Plane {
             return None;
         }
         let Some(price) = price.filter(|price| *price > Money::ZERO) else {
-            return Some((0, format!("what {offer} costs is not known, and there is a budget")));
+            return Some((0, format!("the price of {offer} is unknown, and a budget is set")));
         };
         let times = |money: Money| u32::try_from(money.as_micros() / price.as_micros()).unwrap_or(u32::MAX);
         let rate = self.rate_of(fleet, settings);

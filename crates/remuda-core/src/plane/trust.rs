@@ -172,7 +172,7 @@ impl Trust {
         if self.blocks.len() > settings.blocks_max
             && let Some((worker, shape)) = self.blocks.first_to_end()
         {
-            self.lift(now, &worker, shape, "the limit of blocks was reached", outbox);
+            self.lift(now, &worker, shape, "dropped: the maximum number of blocks was reached", outbox);
         }
     }
 
@@ -259,7 +259,7 @@ impl Trust {
         if let Some(block) = self.blocks.get(worker, &shape) {
             if is_over {
                 outbox.record(Record::Block(block.row(worker, &shape)));
-                let reason = "the cooldown is over: one trial";
+                let reason = "its cooldown is over; one trial may run";
                 outbox.publish(now, DomainEvent::Unblocked { worker, shape, block, reason });
             } else if block.is_blocked() {
                 outbox.set_alarm(Alarm::Block(worker.clone(), shape), Some(block.until()));
@@ -285,7 +285,7 @@ pub(super) struct WasQuarantined(pub(super) bool);
 fn hopeless(shape: Shape, entry: &QuarantineEntry) -> String {
     let failed_on: Vec<_> = entry.failed_on.iter().map(WorkerId::as_str).collect();
     format!(
-        "its shape {} failed on {} and in every trial since; the last time: {}",
+        "its shape {} failed on workers {} and in every trial since; last failure: {}",
         shape.short(),
         failed_on.join(", "),
         entry.reason

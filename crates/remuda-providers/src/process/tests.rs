@@ -68,7 +68,7 @@ async fn statuses(process: &ProcessProvider) -> Vec<(String, PodStatus)> {
     process.list().await.unwrap().into_iter().map(|pod| (pod.tag, pod.status)).collect()
 }
 
-/// Polls wait_until the condition holds.
+/// Polls until the condition holds.
 async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let mut looks = tokio::time::interval(Duration::from_millis(20));
     let looking = async {

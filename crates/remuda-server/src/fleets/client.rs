@@ -72,7 +72,7 @@ pub(super) struct FleetClient {
     fleet: remuda_config::FleetConfig,
     provider: Arc<dyn Provider>,
     /// Set if its machines do not start a worker by themselves.
-    visit: Option<SshBootstrap>,
+    bootstrap: Option<SshBootstrap>,
     context: Arc<FleetContext>,
 }
 
@@ -83,10 +83,10 @@ impl FleetClient {
     ) -> anyhow::Result<FleetClient> {
         let about = || format!("fleet {}", fleet.settings.id);
         let provider = provider(&fleet, &context).with_context(about)?;
-        let is_visited = fleet.source.start == WorkerStart::Ssh;
-        let visit = is_visited.then(|| SshBootstrap::new(&fleet.source, context.ssh_identity()?));
-        let visit = visit.transpose().with_context(about)?;
-        Ok(FleetClient { fleet, provider, visit, context })
+        let needs_bootstrap = fleet.source.start == WorkerStart::Ssh;
+        let bootstrap = needs_bootstrap.then(|| SshBootstrap::new(&fleet.source, context.ssh_identity()?));
+        let bootstrap = bootstrap.transpose().with_context(about)?;
+        Ok(FleetClient { fleet, provider, bootstrap, context })
     }
 
     #[cfg(test)]
@@ -95,7 +95,7 @@ impl FleetClient {
         provider: Arc<dyn Provider>,
         context: Arc<FleetContext>,
     ) -> FleetClient {
-        FleetClient { fleet, provider, visit: None, context }
+        FleetClient { fleet, provider, bootstrap: None, context }
     }
 
     #[cfg(test)]
@@ -151,8 +151,8 @@ impl FleetClient {
     async fn prepare(&self, machine: &MachineId, pod: &Pod) -> Result<(), BootstrapError> {
         let failed = |message| BootstrapError { stage: "start", message, is_retryable: true };
         let environment = self.environment(machine).map_err(|fault| failed(fault.message))?;
-        match &self.visit {
-            Some(visit) => visit.run(pod, &environment).await,
+        match &self.bootstrap {
+            Some(bootstrap) => bootstrap.run(pod, &environment).await,
             None => Err(failed("the fleet's settings do not say how: `start = \"ssh\"`".to_owned())),
         }
     }
@@ -176,8 +176,8 @@ impl FleetClient {
         {
             all.insert("PATH".to_owned(), path);
         }
-        if let Some(visit) = &self.visit {
-            all.insert("PUBLIC_KEY".to_owned(), visit.public_key().to_owned());
+        if let Some(bootstrap) = &self.bootstrap {
+            all.insert("PUBLIC_KEY".to_owned(), bootstrap.public_key().to_owned());
         }
         let labels: Vec<_> =
             self.fleet.settings.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();

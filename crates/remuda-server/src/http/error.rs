@@ -283,7 +283,7 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         let (status, code) = match &refusal {
-            Refusal::UnknownJob(_) | Refusal::NothingToLift => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::UnknownJob(_) | Refusal::NothingToRemove { .. } => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::TooManyAffinities { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             Refusal::UnknownWorker(_) => (StatusCode::NOT_FOUND, "unknown_worker"),
             Refusal::UnknownMachine(_) | Refusal::UnknownFleet(_) => (StatusCode::NOT_FOUND, "not_found"),
@@ -295,8 +295,7 @@ impl From<Refusal> for ApiError {
             Refusal::KeyConflict { .. } => (StatusCode::CONFLICT, "key_conflict"),
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             Refusal::StaleBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
-            Refusal::StaleTerm { .. }
-            | Refusal::TooEarly
+            Refusal::TooEarly
             | Refusal::StaleAttempt
             | Refusal::NotRunning
             | Refusal::AlreadyRecorded

@@ -86,7 +86,7 @@ impl Lock {
 #[derive(Debug)]
 pub(super) struct Reserve {
     path: PathBuf,
-    is_there: AtomicBool,
+    has_space: AtomicBool,
 }
 
 /// The size of the WAL under load, the same again for its checkpoint, and room to grow.
@@ -96,13 +96,13 @@ const RECOVERY_BYTES: usize = 4 << 20;
 
 impl Reserve {
     pub(super) fn create(store: &Path) -> Reserve {
-        let reserve = Reserve { path: sibling(store, ".reserve"), is_there: AtomicBool::new(false) };
+        let reserve = Reserve { path: sibling(store, ".reserve"), has_space: AtomicBool::new(false) };
         reserve.renew();
         reserve
     }
 
-    pub(super) fn is_there(&self) -> bool {
-        self.is_there.load(Ordering::Acquire)
+    pub(super) fn has_space(&self) -> bool {
+        self.has_space.load(Ordering::Acquire)
     }
 
     /// Deletes the reserve before the store is opened, which needs some space itself.
@@ -112,7 +112,7 @@ impl Reserve {
 
     /// Releases the space for the next write.
     pub(super) fn release(&self) {
-        if self.is_there.swap(false, Ordering::AcqRel) {
+        if self.has_space.swap(false, Ordering::AcqRel) {
             tracing::error!(path = %self.path.display(), "disk full; new jobs are refused until there is space");
         }
         if let Err(error) = fs::remove_file(&self.path) {
@@ -123,11 +123,11 @@ impl Reserve {
     /// Recreates the reserve, if there is enough space.
     pub(super) fn renew(&self) {
         let has_size = |meta: fs::Metadata| meta.len() == RESERVE_BYTES as u64;
-        let is_there = fs::metadata(&self.path).is_ok_and(has_size) || self.fill().is_ok();
-        if !is_there {
+        let has_space = fs::metadata(&self.path).is_ok_and(has_size) || self.fill().is_ok();
+        if !has_space {
             fs::remove_file(&self.path).ok();
         }
-        self.is_there.store(is_there, Ordering::Release);
+        self.has_space.store(has_space, Ordering::Release);
     }
 
     fn fill(&self) -> io::Result<()> {

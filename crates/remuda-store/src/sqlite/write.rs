@@ -134,7 +134,7 @@ impl Writer {
                 Request::Close => break,
             }
             // Without the reserve, the WAL is checkpointed after each write instead of growing.
-            let step = if self.reserve.is_there() { Checkpoints::after_write } else { Checkpoints::now };
+            let step = if self.reserve.has_space() { Checkpoints::after_write } else { Checkpoints::now };
             self.run_checkpoint(step);
         }
         self.close();
@@ -143,7 +143,7 @@ impl Writer {
     /// The next request; attempts to recreate a released reserve meanwhile. `None` when all senders are gone.
     fn wait(&mut self, requests: &Receiver<QueuedRequest>) -> Option<Request> {
         loop {
-            if self.reserve.is_there() || self.broken.is_some() {
+            if self.reserve.has_space() || self.broken.is_some() {
                 return requests.recv().ok().map(|sent| sent.request);
             }
             if self.reserve_checked_at.elapsed() >= RESERVE_RENEW_WAIT {
@@ -159,7 +159,7 @@ impl Writer {
     }
 
     fn commit(&mut self, mut group: Vec<PendingBatch>) {
-        if !self.reserve.is_there() && self.broken.is_none() {
+        if !self.reserve.has_space() && self.broken.is_none() {
             let (accepting, ending) = group.into_iter().partition(PendingBatch::accepts_job);
             group = ending;
             self.refuse(accepting);
@@ -204,7 +204,7 @@ impl Writer {
 
     /// Releases the reserve; returns whether there was one.
     fn release_reserve(&mut self) -> bool {
-        let had_room = self.reserve.is_there();
+        let had_room = self.reserve.has_space();
         if had_room {
             self.reserve.release();
             // A checkpoint makes space in the WAL.

@@ -79,7 +79,7 @@ async fn cancel_and_completion_race_has_one_winner() {
         };
         let ended = plane.job(&job).await;
         let story = (cancel.0, verdict.as_str(), ended["state"].as_str().unwrap());
-        let cancel_won = "the job is cancelled already, and an outcome never changes";
+        let cancel_won = "the job is already cancelled, and an outcome never changes";
         match story {
             (StatusCode::OK, verdict, "cancelled") if verdict == cancel_won => {
                 assert!(ended.get("result").is_none(), "{ended}");
@@ -132,8 +132,8 @@ async fn repeated_completion_is_recorded_once() {
     let attempt = hand.take().await;
     assert_eq!(hand.complete(&attempt, json!("first")).await, "recorded");
     let ended = plane.job(&job).await;
-    assert_eq!(hand.complete(&attempt, json!("first")).await, "this outcome is recorded already");
-    assert_eq!(hand.complete(&attempt, json!("second thoughts")).await, "this outcome is recorded already");
+    assert_eq!(hand.complete(&attempt, json!("first")).await, "this outcome is already recorded");
+    assert_eq!(hand.complete(&attempt, json!("second thoughts")).await, "this outcome is already recorded");
     assert_eq!(plane.job(&job).await, ended);
     assert_eq!(plane.get("/remuda/v1/status").await["refused"]["already_recorded"], 2);
 }

@@ -21,7 +21,7 @@ use crate::harness::{Plane, QUICK, answered, wait_until};
 
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// An sshd for each connection, and what a visit leaves behind.
+/// An sshd for each connection, and what a bootstrap leaves behind.
 pub(crate) struct Machine {
     folder: TempDir,
     pub(crate) address: SshAddress,
@@ -87,7 +87,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         if let Some(worker) = self.worker() {
-            // Only what a visit started leads a group; whatever else the file may name is not ours to end.
+            // Only what a bootstrap started leads a group; whatever else the file may name is not ours to end.
             kill_process_group(worker, Signal::KILL).ok();
         }
     }
@@ -112,15 +112,15 @@ async fn bare_machine_is_bootstrapped_over_ssh() {
     settings.upload = Some(ProgramUpload { from: env!("CARGO_BIN_EXE_remuda").into(), to: program });
     let environment = BTreeMap::from([("REMUDA_URL".to_owned(), plane.url.clone())]);
     let pod = PodInstance { pod: "pod-1".parse().unwrap(), started: "1".to_owned() };
-    let visit = || bootstrap(&machine.address, &pod, &settings, &environment);
+    let run = || bootstrap(&machine.address, &pod, &settings, &environment);
 
-    visit().await.unwrap();
+    run().await.unwrap();
     let job = plane.submit(json!({ "n": 1 })).await;
     assert_eq!(plane.ended(&job).await["worker"], "visited");
 
     // A plane that comes back does not know whether it was there: nothing happens to the worker.
     let worker = machine.worker().unwrap();
-    visit().await.unwrap();
+    run().await.unwrap();
     assert_eq!(machine.worker(), Some(worker));
     assert_eq!(plane.worker("visited").await["presence"], "online");
 
@@ -131,7 +131,7 @@ async fn bare_machine_is_bootstrapped_over_ssh() {
         (worker["presence"] != "online").then_some(())
     })
     .await;
-    visit().await.unwrap();
+    run().await.unwrap();
     assert_ne!(machine.worker(), Some(worker));
     let job = plane.submit(json!({ "n": 2 })).await;
     assert_eq!(plane.ended(&job).await["worker"], "visited");

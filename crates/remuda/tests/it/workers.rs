@@ -236,7 +236,7 @@ async fn restored_worker_snapshot_is_refused() {
     let (status, answer) = answered(snapshot.beat(&json!([attempt]), &json!([]), 0.0)).await;
     assert_eq!((status.as_u16(), &answer["error"]["code"]), (409, &json!("stale_beat")));
     snapshot.seq = hand.seq;
-    assert_eq!(snapshot.complete(&attempt, json!("second")).await, "this outcome is recorded already");
+    assert_eq!(snapshot.complete(&attempt, json!("second")).await, "this outcome is already recorded");
     assert_eq!(plane.job(&job).await, ended);
 
     // Every join gets an incarnation that was never used, also after restarts of either side.

@@ -72,7 +72,7 @@ fn a_second_completion_changes_nothing_and_is_counted() {
     story.work_to(40, &["b"]);
     story.complete("b", job);
     let verdict = story.complete("a", job);
-    assert_eq!(verdict, "the job is completed already, and an outcome never changes");
+    assert_eq!(verdict, "the job is already completed, and an outcome never changes");
     story.is(job, "completed by b");
     assert_eq!(story.plane.refusals.stale_attempts, 1);
 }
@@ -125,12 +125,12 @@ fn a_completion_that_is_reported_again_is_recorded_already() {
     story.complete("a", job);
     let again =
         |story: &mut Story| story.report_attempt("a", job, Attempt(1), AttemptOutcome::Completed, None);
-    assert_eq!(again(&mut story), "this outcome is recorded already");
+    assert_eq!(again(&mut story), "this outcome is already recorded");
     assert_eq!(story.plane.refusals.already_recorded, 1);
     story.restart();
     assert_eq!(
         again(&mut story),
-        format!("there is no unfinished job {job}"),
+        format!("job {job} is unknown or has ended"),
         "a definite answer all the same"
     );
 }
@@ -145,7 +145,7 @@ fn of_a_completion_and_a_cancel_the_first_one_counts() {
     assert_eq!(story.cancel(completed).unwrap_err(), Refusal::Ended { state: "completed" });
     story.hand("a").is_deaf = true;
     story.cancel(cancelled).unwrap();
-    assert_eq!(story.complete("a", cancelled), "the job is cancelled already, and an outcome never changes");
+    assert_eq!(story.complete("a", cancelled), "the job is already cancelled, and an outcome never changes");
     story.is(completed, "completed by a");
     story.is(cancelled, "cancelled: no longer wanted");
 }
@@ -302,7 +302,7 @@ fn work_brought_back_after_a_long_partition_is_refused_and_may_be_dropped() {
     story.complete("b", job);
     story.work_to(4000, &["b"]);
     story.restart();
-    assert_eq!(story.complete("a", job), format!("there is no unfinished job {job}"));
+    assert_eq!(story.complete("a", job), format!("job {job} is unknown or has ended"));
     story.is(job, "completed by b");
     assert_eq!(story.presence("a"), Presence::Online);
 }

@@ -71,7 +71,7 @@ fn one_trial_after_the_other_fails_and_then_what_waits_is_condemned() {
     let condemned = ended.iter().filter(|state| state.starts_with("quarantined: its shape"));
     assert!(condemned.count() >= 2, "{ended:?}");
     assert!(
-        ended[3].contains("failed on a, b, c and in every trial since; the last time: boom"),
+        ended[3].contains("failed on workers a, b, c and in every trial since; last failure: boom"),
         "{ended:?}"
     );
 }

@@ -47,7 +47,7 @@ fn the_room_of_a_cancelled_attempt_is_free_when_the_worker_has_stopped_it() {
     assert_eq!(story.why(next), "all 1 matching workers are busy; 0 other jobs wait too (fair share)");
     story.hand("a").is_deaf = false;
     let verdict = story.report("a", unwanted, AttemptOutcome::Cancelled, None);
-    assert_eq!(verdict, "the job is cancelled already, and an outcome never changes");
+    assert_eq!(verdict, "the job is already cancelled, and an outcome never changes");
     story.is(next, "running on a, attempt 1");
 }
 
@@ -144,20 +144,22 @@ fn what_is_unknown_is_refused_and_nothing_breaks() {
     ] {
         assert_eq!(story.step(event).unwrap_err(), Refusal::UnknownWorker(id("x")));
     }
-    assert_eq!(
-        story.step(PlaneEvent::LiftBlock { worker: id("x"), shape: shape("s") }).unwrap_err(),
-        Refusal::NothingToLift
-    );
-    assert_eq!(
-        story.step(PlaneEvent::ReleaseShape { shape: shape("s") }).unwrap_err(),
-        Refusal::NothingToLift
-    );
+    let short = shape("s").short();
+    for (event, refused) in [
+        (
+            PlaneEvent::LiftBlock { worker: id("x"), shape: shape("s") },
+            format!("there is no block of worker x for shape {short}"),
+        ),
+        (PlaneEvent::ReleaseShape { shape: shape("s") }, format!("there is no quarantine of shape {short}")),
+    ] {
+        assert_eq!(story.step(event).unwrap_err().to_string(), refused);
+    }
     story.join("a");
     let token_hash = Some(Hash::digest(b"guessed"));
     let leave = PlaneEvent::Leave { worker: id("a"), token_hash, reason: String::new() };
     assert_eq!(story.step(leave).unwrap_err(), Refusal::WrongToken);
     let verdict = story.report_attempt("a", nobody, Attempt(1), AttemptOutcome::Completed, None);
-    assert_eq!(verdict, format!("there is no unfinished job {nobody}"));
+    assert_eq!(verdict, format!("job {nobody} is unknown or has ended"));
 }
 
 /// Faults: X4.

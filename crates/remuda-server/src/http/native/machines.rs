@@ -29,8 +29,8 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
         for worker in plane.workers() {
             workers.entry(&worker.machine).or_default().push(worker);
         }
-        let there = workers.iter().filter(|(machine, workers)| is_there(plane, machine, workers));
-        let shown = there.map(|(machine, workers)| view(plane, now, machine, workers));
+        let existing = workers.iter().filter(|(machine, workers)| exists(plane, machine, workers));
+        let shown = existing.map(|(machine, workers)| view(plane, now, machine, workers));
         shown.collect::<Vec<_>>()
     });
     Ok(Json(json!({ "machines": machines.await? })))
@@ -44,15 +44,15 @@ pub(in crate::http) async fn one(
     let name = id.clone();
     let found = context.plane.read(move |plane, now| {
         let workers: Vec<_> = plane.workers().filter(|worker| worker.machine == id).collect();
-        is_there(plane, &id, &workers).then(|| view(plane, now, &id, &workers))
+        exists(plane, &id, &workers).then(|| view(plane, now, &id, &workers))
     });
     found.await?.map(Json).ok_or_else(|| {
-        ApiError::not_found(format!("there is no machine {name}; `remuda machines` lists those there are"))
+        ApiError::not_found(format!("there is no machine {name}; `remuda machines` lists them"))
     })
 }
 
 /// Whether the machine still exists: it is rented, or one of its workers has not left.
-fn is_there(plane: &Plane, machine: &MachineId, workers: &[&Worker]) -> bool {
+fn exists(plane: &Plane, machine: &MachineId, workers: &[&Worker]) -> bool {
     let has_left = |worker: &&Worker| worker.state == WorkerState::Terminated;
     plane.rental(machine).is_some() || !workers.iter().all(has_left)
 }
@@ -105,7 +105,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         "price_dollars": plane.price(rental).map(dollars),
         "cost_dollars": dollars(plane.machine_cost(rental, whole_life, now)),
         "waiting": waiting,
-        "visit": plane.visit(&rental.machine).map(Bootstrap::describe),
+        "bootstrap": plane.bootstrap(&rental.machine).map(Bootstrap::describe),
         "drain_until": rental.drain_until.map(|until| until.to_string()),
         "reason": rental.reason,
     })
@@ -152,7 +152,7 @@ impl DrainBody {
             let within = Duration::try_from_secs_f64(seconds).ok().filter(|within| *within <= DEADLINE_MAX);
             within.ok_or_else(|| {
                 ApiError::invalid(format!(
-                    "deadline_seconds is {seconds}: a number of seconds, from 0 to 30 days"
+                    "deadline_seconds is {seconds}, but must be from 0 to 2592000 (30 days)"
                 ))
             })
         });

@@ -127,7 +127,7 @@ async fn d2_batch_without_space_is_refused_whole() {
     let large = Record::JobAccepted { job: job(2).into(), status: queued(1), workflow: body(&large) };
     let refused = commit(vec![accepted(job(3), queued(1)), large].into()).await;
     assert!(matches!(refused, Err(StoreError::Full { .. })));
-    assert!(!reserve.is_there());
+    assert!(!reserve.has_space());
     commit(end(1)).await.unwrap();
     inbox.send(QueuedRequest { request: Request::Close, _permit: None }).unwrap();
     writer.join().unwrap();

@@ -97,7 +97,7 @@ fn render_machine(machine: &Value, now: Timestamp) -> String {
     let workers: Vec<_> = rows(machine, "workers").iter().map(cell).collect();
     row("workers", if workers.is_empty() { "-".to_owned() } else { workers.join(" ") });
     row("waiting", cell(&machine["waiting"]["text"]));
-    row("SSH", cell(&machine["visit"]));
+    row("SSH", cell(&machine["bootstrap"]));
     row(
         "drains",
         machine["drain_until"].as_str().map_or("-".to_owned(), |until| format!("until {until} at most")),

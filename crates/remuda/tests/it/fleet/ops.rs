@@ -263,7 +263,7 @@ async fn drain_has_deadline_and_unambiguous_name() {
     let why = plane.why(&job).await;
     assert_contains_all(
         why["attempts"][0]["message"].as_str().unwrap(),
-        &["was not done 1 s after it began to drain"],
+        &["still had work 1 s after its drain began"],
     );
     drop(slow);
 

@@ -184,7 +184,7 @@ fn a_price_that_a_budget_waits_for_is_asked_for_again_soon() {
     world
         .say(ProviderEvent::Priced { result: Err(ProviderError::new(ProviderErrorClass::Transient, "502")) });
     world.story.wait(30);
-    assert!(world.held_back().contains("is not known, and there is a budget"), "{}", world.held_back());
+    assert!(world.held_back().contains("is unknown, and a budget is set"), "{}", world.held_back());
     world.pass(60);
     assert_eq!(world.created, 1);
 }
