@@ -29,7 +29,9 @@ impl Alarm {
     pub fn reason(&self) -> String {
         match self {
             Alarm::Job(job) => format!("job {job}: retry, deadline or progress is due"),
-            Alarm::Worker(worker) => format!("worker {worker}: a beat, an attempt's limit or the end of its probation is due"),
+            Alarm::Worker(worker) => {
+                format!("worker {worker}: a beat, an attempt's limit or the end of its probation is due")
+            }
             Alarm::Block(worker, shape) => format!("the block of {worker} for shape {} ends", shape.short()),
             Alarm::Shape(shape) => format!("shape {} may have its trial", shape.short()),
             Alarm::Brake => "the mass-loss brake may be released".to_owned(),

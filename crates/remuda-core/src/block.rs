@@ -159,7 +159,8 @@ impl Blocks {
 
     /// A block whose time passed while no plane ran is still blocked: its end has yet to be published.
     pub fn restore(&mut self, row: BlockRow, settings: &Settings) {
-        let BlockRow { worker, shape, failures, until, cooldown_millis, has_ended, reason, workflow_hash } = row;
+        let BlockRow { worker, shape, failures, until, cooldown_millis, has_ended, reason, workflow_hash } =
+            row;
         let cooldown = Duration::from_millis(cooldown_millis);
         let breaker = if failures < settings.max_failures_before_block {
             Breaker::counting(failures)

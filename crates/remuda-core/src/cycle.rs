@@ -124,7 +124,10 @@ pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> Cy
         queued: snapshot.queued,
         spawned: 0,
         actions: Vec::new(),
-        held_back: brake.into_iter().map(|why| format!("no worker is failed, drained or terminated: {why}")).collect(),
+        held_back: brake
+            .into_iter()
+            .map(|why| format!("no worker is failed, drained or terminated: {why}"))
+            .collect(),
     };
     cycle.promote();
     cycle.check_health();
@@ -195,7 +198,10 @@ impl<'a> Cycle<'a> {
         if contact_timeout
             .is_some_and(|limit| self.is_past(heard_at, limit.max(self.settings.scaling.idle_timeout)))
         {
-            return Some(format!("no beat for {}: its machine has stopped itself", humanize(self.now.since(heard_at))));
+            return Some(format!(
+                "no beat for {}: its machine has stopped itself",
+                humanize(self.now.since(heard_at))
+            ));
         }
         // Whether a silent worker makes progress is unknown; its lease decides.
         let mut attempts = worker.attempts.iter().filter(|_| worker.presence == Presence::Online);

@@ -116,7 +116,11 @@ mod tests {
             (300, 12, true, 0),
         ] {
             assert_eq!(is_short(queued, capacity, 3), short, "{queued} for {capacity}");
-            assert_eq!(missing(wanted(queued, &Scaling::default()), capacity), expected, "{queued} for {capacity}");
+            assert_eq!(
+                missing(wanted(queued, &Scaling::default()), capacity),
+                expected,
+                "{queued} for {capacity}"
+            );
         }
     }
 

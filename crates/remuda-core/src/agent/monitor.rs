@@ -145,7 +145,10 @@ impl Agent {
                 let cancelled_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
                 if cancelled_for >= self.settings.timeouts.cancel_timeout {
-                    self.mark_sick(now, format!("it does not answer, and a cancelled attempt may still run there: {why}"));
+                    self.mark_sick(
+                        now,
+                        format!("it does not answer, and a cancelled attempt may still run there: {why}"),
+                    );
                 }
             }
             ProbeResult::Gone(why) => {

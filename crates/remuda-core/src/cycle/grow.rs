@@ -13,7 +13,8 @@ impl Cycle<'_> {
         let missing = scale::missing(wanted, capacity);
         if missing == 0 {
             if capacity >= scaling.machines_max {
-                self.held_back.push(format!("{why}, but the maximum of {} machines is reached", scaling.machines_max));
+                self.held_back
+                    .push(format!("{why}, but the maximum of {} machines is reached", scaling.machines_max));
             }
             return;
         }

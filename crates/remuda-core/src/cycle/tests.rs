@@ -165,7 +165,10 @@ fn an_hour_of_video_is_not_stuck_unless_age_is_the_policy() {
 #[test]
 fn stale_readings_are_warned_about_and_nothing_more() {
     let stale = WorkerView { metrics_at: Some(ago(121)), ..busy("a", 1) };
-    check(&fleet(0, [stale.clone(), busy("b", 2)]), &["warn about a: its last VRAM reading is 2 min 1 s old"]);
+    check(
+        &fleet(0, [stale.clone(), busy("b", 2)]),
+        &["warn about a: its last VRAM reading is 2 min 1 s old"],
+    );
     let silent = WorkerView { presence: Presence::Offline, ..stale };
     check(&fleet(0, [silent, busy("b", 2)]), &[]);
 }
@@ -215,10 +218,7 @@ fn a_draining_worker_ends_when_it_holds_nothing_or_its_grace_is_over() {
 #[test]
 fn the_queue_orders_workers_and_those_on_their_way_count() {
     check(&fleet(1, []), &["spawn 2: 1 jobs wait for 0 workers: 2 more wanted"]);
-    check(
-        &fleet(15, [busy("a", 1), busy("b", 2)]),
-        &["spawn 3: 15 jobs wait for 2 workers: 3 more wanted"],
-    );
+    check(&fleet(15, [busy("a", 1), busy("b", 2)]), &["spawn 3: 15 jobs wait for 2 workers: 3 more wanted"]);
     let spawning = |id| WorkerView { is_registered: false, since: ago(9), ..worker(id, Spawning) };
     let coming = ["c", "d", "e"].map(|id| WorkerView { is_running: false, ..spawning(id) });
     check(&fleet(15, coming.into_iter().chain([busy("a", 1), busy("b", 2)])), &[]);
@@ -241,11 +241,13 @@ fn machines_not_yet_returned_count_against_the_maximum() {
     let workers = (0..8_u128).map(|n| busy(&format!("busy-{n}"), n));
     let draining = WorkerView { since: ago(5), attempts: vec![held(99)], ..worker("draining", Terminating) };
     let snapshot = fleet(100, workers.chain([draining]));
-    let full =
-        "held back: 100 jobs wait for 8 workers: 2 more wanted, but only 1 fit under the maximum: machines being returned";
+    let full = "held back: 100 jobs wait for 8 workers: 2 more wanted, but only 1 fit under the maximum: machines being returned";
     check(&snapshot, &["spawn 1", full]);
     let at_maximum = fleet(100, (0..10_u128).map(|n| busy(&format!("busy-{n}"), n)));
-    check(&at_maximum, &["held back: 100 jobs wait for 10 workers, but the maximum of 10 machines is reached"]);
+    check(
+        &at_maximum,
+        &["held back: 100 jobs wait for 10 workers, but the maximum of 10 machines is reached"],
+    );
 }
 
 #[test]
@@ -255,8 +257,7 @@ fn nothing_is_ordered_while_creation_fails_and_then_one_at_a_time() {
         creation.failed(ago(30), "no such GPU");
     }
     let short = FleetSnapshot { creation, ..fleet(30, [busy("a", 1)]) };
-    let braked =
-        "held back: 30 jobs wait for 1 workers: 9 more wanted, but only 0 may be created now: creation brake until ";
+    let braked = "held back: 30 jobs wait for 1 workers: 9 more wanted, but only 0 may be created now: creation brake until ";
     check(&short, &[braked]);
     let mut creation = CreationBrake::default();
     for _ in 0..3 {
@@ -279,8 +280,7 @@ fn mass_silence_pauses_all_worker_verdicts() {
         worker("ready", Spawning),
     ];
     let snapshot = FleetSnapshot { mass_loss: mass_loss(), ..fleet(1, workers) };
-    let braked =
-        "held back: no worker is failed, drained or terminated: mass-loss brake, on for 1 min: 3 of 3 workers fell silent";
+    let braked = "held back: no worker is failed, drained or terminated: mass-loss brake, on for 1 min: 3 of 3 workers fell silent";
     check(&snapshot, &["promote ready", braked]);
 }
 
@@ -294,13 +294,20 @@ fn a_fleet_that_just_turned_goes_on_as_it_went() {
     };
     check(
         &idle,
-        &["held back: 1 idle machines are kept until 1970-01-01T01:09:00.000Z, because the fleet has just grown"],
+        &[
+            "held back: 1 idle machines are kept until 1970-01-01T01:09:00.000Z, because the fleet has just grown",
+        ],
     );
 
     let mut shrank = ScalingTrend::default();
     shrank.record(ago(60), ScalingDirection::Down);
     let short = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1), busy("b", 2)]) };
-    check(&short, &["held back: 9 jobs wait for 2 workers: 1 more wanted, but the fleet shrank recently and may not grow before "]);
+    check(
+        &short,
+        &[
+            "held back: 9 jobs wait for 2 workers: 1 more wanted, but the fleet shrank recently and may not grow before ",
+        ],
+    );
     let below_minimum = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1)]) };
     check(&below_minimum, &["spawn 2"]);
 }

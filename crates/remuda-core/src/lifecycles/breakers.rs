@@ -146,7 +146,10 @@ impl Suspect {
     }
 
     fn is_cleared(&mut self) -> Done {
-        self.quarantine.clear(&shape()).map(|_| ()).ok_or(Refusal::NothingToRemove { what: "quarantine".to_owned() })
+        self.quarantine
+            .clear(&shape())
+            .map(|_| ())
+            .ok_or(Refusal::NothingToRemove { what: "quarantine".to_owned() })
     }
 
     fn ends_without_evidence(&mut self) -> Done {

@@ -254,7 +254,9 @@ impl Plane {
 
     pub(super) fn release_shape(&mut self, now: Timestamp, shape: Shape) -> Result<PlaneAnswer, Refusal> {
         let cleared = self.trust.clear_shape(now, shape, "released by an operator", &mut self.outbox);
-        cleared.ok_or_else(|| Refusal::NothingToRemove { what: format!("quarantine of shape {}", shape.short()) })?;
+        cleared.ok_or_else(|| Refusal::NothingToRemove {
+            what: format!("quarantine of shape {}", shape.short()),
+        })?;
         self.router.offer_again();
         Ok(PlaneAnswer::Done)
     }

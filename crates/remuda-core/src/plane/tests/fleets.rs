@@ -289,7 +289,11 @@ fn nothing_follows_from_a_list_that_fails_or_cannot_be_right() {
     world.jobs(20);
     world.pass(100);
     assert_eq!((world.phases(), world.created, world.returned.len()), (vec!["up"; 3], 3, 0));
-    assert!(world.held_back().contains("most expected machines were missing from the provider's last list"), "{}", world.held_back());
+    assert!(
+        world.held_back().contains("most expected machines were missing from the provider's last list"),
+        "{}",
+        world.held_back()
+    );
 }
 
 /// Faults: P2.
