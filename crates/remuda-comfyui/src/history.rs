@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use remuda_core::service::outputs::judge_success;
 use remuda_core::service::{ProbeResult, ServiceFailure, ServiceFault};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -57,13 +58,12 @@ impl Entry {
         };
         let end = status.messages.iter().rev().find_map(|message| End::read(message));
         if status.status_str.0.as_deref() != Some("error") {
-            return match end {
-                // A blocked node does not end a prompt, but without outputs it is the reason.
-                Some(End::Raised(raised)) if outputs::is_empty(&outputs) => {
-                    ProbeResult::Failed(raised.failure())
-                }
-                _ => ProbeResult::Succeeded { outputs },
+            let blocked = match end {
+                Some(End::Raised(raised)) => Some(raised.failure()),
+                Some(End::Interrupted) | None => None,
             };
+            let is_empty = outputs::is_empty(&outputs);
+            return judge_success(outputs, is_empty, blocked);
         }
         match end {
             Some(End::Interrupted) => ProbeResult::Interrupted,

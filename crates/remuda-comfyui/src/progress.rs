@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use remuda_core::service::outputs::judge_success;
 use remuda_core::service::{ProbeResult, ServiceFailure};
 
 use super::message::ComfyuiMessage;
@@ -93,11 +94,12 @@ impl ProgressTracker {
     /// Corrects a probe by what only the socket reports: a blocked node. History then shows a success without outputs, which
     /// is also how a prompt looks that has no outputs.
     pub fn refine(&self, seen: ProbeResult) -> ProbeResult {
-        match (seen, &self.blocked) {
-            (ProbeResult::Succeeded { outputs }, Some(failure)) if outputs::is_empty(&outputs) => {
-                ProbeResult::Failed(failure.clone())
+        match seen {
+            ProbeResult::Succeeded { outputs } if self.blocked.is_some() => {
+                let is_empty = outputs::is_empty(&outputs);
+                judge_success(outputs, is_empty, self.blocked.clone())
             }
-            (seen, _) => seen,
+            seen => seen,
         }
     }
 

@@ -184,7 +184,7 @@ impl Jobs {
         debug_assert!(matches!(job.state(), JobState::Ended(_)));
         self.queue.remove(queue_entry(&job));
         let status = job.status(now);
-        if let Some(forgotten) = self.ended.insert(&job, status.state.name()) {
+        if let Some(forgotten) = self.ended.insert(&job, &status.state) {
             self.keys.remove(&forgotten);
         }
         Some((job, status))
@@ -200,10 +200,10 @@ impl Jobs {
 
     /// Why a report on an attempt that is not the current one is refused.
     pub(super) fn not_held(&self, id: JobId, attempt: Attempt) -> Refusal {
-        match (self.open.get(&id), self.ended.outcome(id)) {
-            (Some(_), _) => Refusal::StaleAttempt,
-            (None, Some((last, "completed"))) if last == attempt => Refusal::AlreadyRecorded,
-            (None, _) => self.unknown(id),
+        match self.open.get(&id) {
+            Some(_) => Refusal::StaleAttempt,
+            None if self.ended.is_completed_by(id, attempt) => Refusal::AlreadyRecorded,
+            None => self.unknown(id),
         }
     }
 }

@@ -2,6 +2,12 @@
 //! a cache whose files are gone, or images were sent over a socket that was closed. Success without outputs is success
 //! only if no node of the workflow always produces some.
 
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::{ProbeResult, ServiceFailure};
+
 /// Nodes of these classes always produce files.
 const FILE_CLASSES: [&str; 2] = ["SaveImage", "PreviewImage"];
 /// Nodes of this class send their images over the socket instead of storing them.
@@ -25,6 +31,15 @@ pub enum MissingOutputs {
 /// Whether nodes of this class send images over the socket.
 pub fn sends_images(class: &str) -> bool {
     class == SOCKET_CLASS
+}
+
+/// A run that its service calls a success, with the block of a node if one was seen. A blocked node does not end a run,
+/// but without outputs it is the reason.
+pub fn judge_success(outputs: Arc<RawValue>, is_empty: bool, blocked: Option<ServiceFailure>) -> ProbeResult {
+    match blocked.filter(|_| is_empty) {
+        Some(failure) => ProbeResult::Failed(failure),
+        None => ProbeResult::Succeeded { outputs },
+    }
 }
 
 /// What is missing from a run of these classes; empty classes mean that the workflow is not known any more.

@@ -9,15 +9,15 @@
 //! | caller | for |
 //! |---|---|
 //! | `Worker::free_slots` | the index of free workers, from which jobs are assigned |
-//! | `Plane::passed_over` | routing, `why`, the check of the plane's own state, the simulator's laws |
-//! | `Plane::avoids` (routing) | whether another worker could take a retry |
-//! | `Plane::shares` (snapshots) | how many waiting jobs are left for rented machines |
-//! | `Plane::client_state` | `available` in `client:state` |
+//! | `plane/router.rs`, `passed_over` | routing, `why`, the check of the plane's own state, the simulator's laws |
+//! | `plane/router.rs`, `avoids` | whether another worker could take a retry |
+//! | `plane/snapshots.rs`, `shares` | how many waiting jobs are left for rented machines |
+//! | `plane/domain_event.rs` | `available` in `client:state` |
 //! | `fleet_models` (server, OpenAI) | `ready` in `/v1/models`, and whether a call is refused at once |
 //! | `WorkerView` (server) | `availability` in `/remuda/v1/workers`, shown by `remuda workers` |
 //! | `WorkflowPool` (embedded) | `is_online` and `workers_online` |
 //!
-//! What depends on the job (requirements, blocks, quarantine, free slots) is added by `Plane::passed_over`.
+//! What depends on the job (requirements, blocks, quarantine, free slots) is added by `passed_over`.
 
 use std::fmt;
 

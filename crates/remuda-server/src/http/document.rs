@@ -157,8 +157,8 @@ const AFTER_BEAT: &str = r#"
   worker. `step` rises with every sign of progress; an attempt whose step stands still is stuck.
 - `finished` is repeated in every beat until a reply has it in `settled`. `outcome` is `completed` (with `result`),
   `failed` (with `cause`, which is `job`, `worker` or `service`, and `message`), `cancelled` or `rejected` (never begun).
-- Send `slots`, `offer` and `metrics` when they change. `unavailable_reason` says why there are no slots, `check` (`{"passed",
-  "problem", "gpu"}`) is the result of the worker's start check, and `draining: true` asks for no more work.
+- Send `slots`, `offer` and `metrics` when they change. `unavailable_reason` says why the worker gets no jobs, `check`
+  (`{"passed", "problem", "gpu"}`) is the result of the worker's start check, and `draining: true` asks for no more work.
 
 The plane holds the request for up to `wait` seconds and answers at once if it has orders:
 
@@ -167,14 +167,14 @@ The plane holds the request for up to `wait` seconds and answers at once if it h
   "term": 3,
   "start":   [{ "job": "…", "attempt": 1, "service": "exec", "service_job_id": "…", "workflow": {…} }],
   "cancel":  [{ "job": "…", "attempt": 1, "reason": "…" }],
-  "settled": [{ "job": "…", "attempt": 1, "verdict": "recorded" }],
+  "settled": [{ "job": "…", "attempt": 1, "refused": "…" }],
   "drain": true,
   "beat_again": true
 }
 ```
 
 - Everything but `term` may be absent. `term` goes into the next beat; with `beat_again` send that at once.
-- A repeated start order is the same order. Forget a settled attempt, whatever its verdict.
+- A repeated start order is the same order. Forget a settled attempt, also if its report was `refused`.
 - After `drain` no new work comes: finish, then leave.
 - Previews are optional: `PUT /remuda/v1/workers/{id}/preview?job=…&attempt=…` with the token and a JPEG, PNG or WebP of at
   most 1 MiB. After the attempt has ended they are refused (`409`).
