@@ -112,6 +112,31 @@ fn nothing_is_left_unfinished() {
     assert_absent(&rust_files(), &unfinished, |file| file.lines().filter(move |(_, line)| !is_child(line)));
 }
 
+/// A job's workflow is read by `remuda_core::workflow` alone, which counts; tests compare the count with what a job may cost.
+#[test]
+fn workflows_are_read_in_one_place() {
+    const ELSEWHERE: [&str; 3] = [
+        // A request to a model, in the model's own type.
+        "remuda-worker/src/models/request.rs",
+        // Shows a stored workflow to a ComfyUI client.
+        "remuda-server/src/http/comfyui/prompt.rs",
+        // Texts among a job's outputs.
+        "remuda-server/src/http/comfy_v2/output.rs",
+    ];
+    let mut files = rust_files();
+    files.retain(|file| file.is_production() && !file.name.starts_with("remuda-core/src/workflow"));
+    files.retain(|file| !ELSEWHERE.contains(&file.name.as_str()));
+    let names = ["workflow", "graph", "prompt", "given", "body", "whole"];
+    let reads = ["from_str", "from_slice"].iter().flat_map(|read| {
+        names.iter().flat_map(move |name| {
+            ["", "&"].map(|by| [format!("{read}({by}{name}.get()"), format!(">({by}{name}.get()")])
+        })
+    });
+    let reads: Vec<String> = reads.flatten().collect();
+    let reads: Vec<&str> = reads.iter().map(String::as_str).collect();
+    assert_absent(&files, &reads, SourceFile::production_lines);
+}
+
 #[test]
 fn core_iterates_in_a_fixed_order() {
     let mut files = rust_files();

@@ -1,3 +1,5 @@
+mod workflow_reads;
+
 use remuda_core::settings::Settings;
 use serde_json::Value;
 
@@ -17,6 +19,14 @@ async fn event_loop_that_panics_ends_the_program() {
     stopped(&mut stopping).await;
 }
 
+async fn start() -> (tempfile::TempDir, Serving) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut resolved = ResolvedConfig::defaults(folder.path().to_path_buf());
+    resolved.serve.listen.set_port(0);
+    let serving = Serving::start(&resolved).await.unwrap();
+    (folder, serving)
+}
+
 async fn get(serving: &Serving, path: &str) -> (u16, Value) {
     let http = remuda_net::http_client::client_builder().build().unwrap();
     let response = http.get(format!("{}{path}", serving.url())).send().await.unwrap();
@@ -26,10 +36,7 @@ async fn get(serving: &Serving, path: &str) -> (u16, Value) {
 /// Faults: C6.
 #[tokio::test]
 async fn background_task_that_is_down_makes_the_plane_unready_and_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut resolved = ResolvedConfig::defaults(folder.path().to_path_buf());
-    resolved.serve.listen.set_port(0);
-    let serving = Serving::start(&resolved).await.unwrap();
+    let (_folder, serving) = start().await;
     assert_eq!(get(&serving, "/health/ready").await.0, 200);
     let never = RestartPolicy { restarts_max: 0, ..RestartPolicy::default() };
     let tasks = serving.context.tasks.clone().with_policy(never);

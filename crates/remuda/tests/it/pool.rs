@@ -12,6 +12,7 @@ use remuda::{
 };
 use remuda_core::cause::Cause;
 use remuda_core::id::Attempt;
+use remuda_core::workflow::reads;
 use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -111,6 +112,18 @@ async fn workflow_returns_image() {
     assert!(matches!(output.bytes().await, Err(JobOutputError::Stopped)));
     let late = pool.enqueue(picture(3), EnqueueOptions::new()).await;
     assert!(matches!(late, Err(WorkflowPoolError::Stopped)), "{late:?}");
+    pool.shutdown().await.unwrap();
+}
+
+/// Plane and worker are in this thread, so their reads are counted together.
+#[tokio::test]
+async fn workflow_is_read_once_by_the_plane_and_once_by_the_worker() {
+    let server = instant_fake().await;
+    let pool = hurried().comfyui(server.url()).build().await.unwrap();
+    until_online(&pool, 1).await;
+    let before = reads();
+    enqueue(&pool, picture(1)).await.await.unwrap();
+    assert_eq!(reads() - before, 2);
     pool.shutdown().await.unwrap();
 }
 

@@ -171,11 +171,9 @@ fn members(value: &RawValue) -> JsonMembers<Box<RawValue>> {
 }
 
 /// The graph of a workflow, wrapped or not.
-pub(super) fn graph_only(workflow: &RawValue) -> Value {
-    let whole: Value = serde_json::from_str(workflow.get()).unwrap_or_default();
-    let prompt =
-        whole.get("prompt").filter(|prompt| prompt.is_object() && prompt.get("class_type").is_none());
-    prompt.cloned().unwrap_or(whole)
+pub(super) fn graph_only(workflow: &RawValue) -> Option<Box<RawValue>> {
+    let graph = InputGraph::read(workflow)?;
+    Some(InputGraph { wrapper: None, ..graph }.write())
 }
 
 /// The assets that the graph names, by their ids.
@@ -345,7 +343,7 @@ mod tests {
             (r#"{"prompt":{"class_type":"A"}}"#, r#"{"prompt":{"class_type":"A"}}"#),
         ] {
             let stored = RawValue::from_string(stored.to_owned()).unwrap();
-            assert_eq!(graph_only(&stored).to_string(), shown);
+            assert_eq!(graph_only(&stored).unwrap().get(), shown);
         }
     }
 }
