@@ -165,7 +165,7 @@ The plane holds the request for up to `wait` seconds and answers at once if it h
 ```text
 {
   "term": 3,
-  "start":   [{ "job": "…", "attempt": 1, "service": "exec", "service_job_id": "…", "workflow": {…} }],
+  "start":   [{ "job": "…", "attempt": 1, "service": "exec", "service_job_id": "…", "workflow": {…}, "keys": {…} }],
   "cancel":  [{ "job": "…", "attempt": 1, "reason": "…" }],
   "settled": [{ "job": "…", "attempt": 1, "refused": "…" }],
   "drain": true,
@@ -174,6 +174,7 @@ The plane holds the request for up to `wait` seconds and answers at once if it h
 ```
 
 - Everything but `term` may be absent. `term` goes into the next beat; with `beat_again` send that at once.
+- `keys` were taken out of the workflow's `extra_data` and are never stored.
 - A repeated start order is the same order. Forget a settled attempt, also if its report was `refused`.
 - After `drain` no new work comes: finish, then leave.
 - Previews are optional: `PUT /remuda/v1/workers/{id}/preview?job=…&attempt=…` with the token and a JPEG, PNG or WebP of at

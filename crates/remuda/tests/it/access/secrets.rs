@@ -43,7 +43,7 @@ async fn prompt_keys_reach_worker_and_are_never_stored() {
         hand.say(&json!([]), &json!([])).await["start"].get(0).cloned()
     })
     .await;
-    assert_eq!(order["workflow"], workflow);
+    assert_eq!((&order["workflow"], &order["keys"]), (&json!({ "prompt": graph }), &keys));
     assert_eq!(plane.get(&format!("/remuda/v1/jobs/{job}/workflow")).await, json!({ "prompt": graph }));
     for file in ["remuda.sqlite", "remuda.sqlite-wal"] {
         let stored = std::fs::read(plane.store().with_file_name(file)).unwrap_or_default();

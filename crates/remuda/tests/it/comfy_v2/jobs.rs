@@ -116,8 +116,8 @@ async fn key_for_partner_nodes_reaches_only_the_worker() {
         hand.say(&json!([]), &json!([])).await["start"].get(0).cloned()
     })
     .await;
-    assert_eq!(order["workflow"]["extra_data"], extra, "{order}");
-    assert_eq!(order["workflow"]["prompt"], picture(1).saved());
+    assert_eq!(order["keys"], extra, "{order}");
+    assert_eq!(order["workflow"], picture(1).saved());
     let shown = [
         api.job(id(&job)).await,
         api.get(&format!("/jobs/{}/workflow", id(&job))).await.of(200),
