@@ -23,9 +23,9 @@
 //! | `attempts` | start and end of an attempt, and the consequences for job, worker and shape |
 //! | `assign` | offers jobs to free workers |
 //! | `health`, `snapshots` | the control cycle |
-//! | `fleets`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
+//! | `fleet_orders`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
 //! | `documents` | documents that the plane stores without reading them |
-//! | `fence`, `why`, `cost` | read-only: may a worker report, why does a job wait, what does a fleet cost |
+//! | `fence`, `why` | read-only: may a worker report, why does a job wait |
 //! | `check` | consistency check of all indexes, for the simulator |
 
 use std::time::Duration;
@@ -48,11 +48,12 @@ mod assign;
 mod attempts;
 mod beats;
 mod check;
-mod cost;
 mod documents;
 mod domain_event;
 mod event;
 mod fence;
+mod fleet_event;
+mod fleet_orders;
 mod fleets;
 mod health;
 mod jobs;
@@ -71,6 +72,7 @@ mod workers;
 
 use domain_event::DomainEvent;
 pub use event::{JoinProof, PlaneAnswer, PlaneEffect, PlaneEvent, Step};
+use fleet_event::FleetEvent;
 use fleets::Fleets;
 use jobs::Jobs;
 use outbox::Outbox;
@@ -206,7 +208,10 @@ impl Plane {
             }
             PlaneEvent::Provider { fleet, news } => Ok(self.apply_provider_event(now, &fleet, *news)),
             PlaneEvent::OrderFleet { fleet, order } => self.order(now, &fleet, order),
-            PlaneEvent::NameDeployment(name) => Ok(self.name_deployment(name)),
+            PlaneEvent::NameDeployment(name) => {
+                self.fleets.name_deployment(name, &mut self.outbox);
+                Ok(PlaneAnswer::Done)
+            }
             PlaneEvent::LiftBlock { worker, shape } => self.lift_block(now, &worker, shape),
             PlaneEvent::ReleaseShape { shape } => self.release_shape(now, shape),
             PlaneEvent::SetAffinity { shape, affinity } => {

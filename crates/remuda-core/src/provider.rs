@@ -211,6 +211,15 @@ impl fmt::Display for PodTag<'_> {
     }
 }
 
+/// The GPU an offer is for: `NVIDIA L4` for `NVIDIA L4@EU-RO-1/SECURE`; empty if the offer names none.
+pub(crate) fn offered_kind(offer: &str) -> &str {
+    let kind = offer.split(['@', '/']).next().unwrap_or(offer);
+    if kind == ANY { "" } else { kind }
+}
+
+/// The offer of providers that have only one kind of machine.
+const ANY: &str = "any";
+
 #[cfg(test)]
 mod tests {
     use super::*;

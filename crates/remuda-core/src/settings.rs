@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::fleet::FleetSettings;
+use crate::id::FleetId;
 
 /// The plane's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +80,12 @@ pub struct Settings {
     pub scaling: Scaling,
     /// In the order in which they take what waits: what is too much for one goes to the next that could run it.
     pub fleets: Vec<FleetSettings>,
+}
+
+impl Settings {
+    pub fn fleet(&self, id: &FleetId) -> Option<&FleetSettings> {
+        self.fleets.iter().find(|fleet| fleet.id == *id)
+    }
 }
 
 impl Default for Settings {

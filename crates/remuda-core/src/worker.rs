@@ -10,6 +10,7 @@
 //! order went out, and *confirmed* once a beat listed it; a confirmed assignment that a later beat omits is lost.
 
 mod availability;
+mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,6 +29,7 @@ use crate::time::Timestamp;
 use crate::wire;
 
 pub use self::availability::Availability;
+pub use self::report::ReportChange;
 
 #[derive(Clone, Debug)]
 pub struct Worker {

@@ -8,15 +8,12 @@ use super::workers::PresenceChange;
 use super::{DomainEvent, Plane, PlaneAnswer, PlaneEffect};
 use crate::cause::Cause;
 use crate::id::{Hash, JobId, WorkerId};
-use crate::job::truncated;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
-use crate::wire::{
-    AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartCheck, StartOrder,
-};
+use crate::wire::{AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartOrder};
 use crate::worker::{Assignment, PendingCancel};
 use crate::workflow::JobKeys;
 
@@ -100,33 +97,15 @@ impl Plane {
     fn apply_beat(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         // A rented worker was given up together with its machine, which is being returned.
-        let is_rented = self.fleets.rentals.contains_key(&worker.machine);
+        let is_rented = self.fleets.is_rented(&worker.machine);
         worker.watch.signal(now);
         let age = now.since(worker.stored_at);
-        let mut is_news = age >= ROW_EVERY || age >= COUNTS_EVERY && worker.counts != worker.stored_counts;
-        if let Some(slots) = beat.slots.filter(|slots| *slots != worker.slots) {
-            (worker.slots, worker.slots_observed) = (slots, None);
-            is_news = true;
+        let is_old = age >= ROW_EVERY || age >= COUNTS_EVERY && worker.counts != worker.stored_counts;
+        let change = worker.take_report(now, beat);
+        if change.fits_other_jobs {
             self.router.offer_again();
         }
-        // An empty reason is none: workers in other languages may send one.
-        let reason = beat.unavailable_reason.clone().filter(|reason| !reason.is_empty()).map(truncated);
-        let has_turned = reason.is_some() != worker.unavailable_reason.is_some();
-        if reason != worker.unavailable_reason {
-            worker.unavailable_reason = reason;
-            is_news = true;
-            if has_turned {
-                self.router.offer_again();
-            }
-        }
-        if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
-            worker.offer = offer.clone();
-            is_news = true;
-            self.router.offer_again();
-        }
-        if !beat.metrics.is_empty() {
-            (worker.metrics, worker.metrics_at) = (beat.metrics.clone(), Some(now));
-        }
+        let is_news = change.is_news || is_old;
         let moved = match worker.state {
             WorkerState::Spawning | WorkerState::Active | WorkerState::Error if beat.draining => {
                 Some((WorkerState::Terminating, "the worker asked to be drained"))
@@ -140,15 +119,10 @@ impl Plane {
             | WorkerState::Error => None,
         };
         let is_coming = worker.state == WorkerState::Spawning;
-        if let Some(check) = beat.check.as_ref().filter(|check| worker.check.as_ref() != Some(check)) {
-            let StartCheck { passed, problem, gpu } = check.clone();
-            worker.check = Some(StartCheck { passed, problem: truncated(problem), gpu: truncated(gpu) });
-            is_news = true;
-        }
         let was = worker.presence;
         (worker.presence, worker.has_beaten) = (Presence::Online, true);
         worker.reliability.mark_up(now);
-        if has_turned {
+        if change.has_turned {
             let reason = worker.unavailable_reason.as_deref().unwrap_or_default();
             self.outbox.publish_with_state(now, worker, DomainEvent::WorkerState { worker, reason });
         }
@@ -169,7 +143,7 @@ impl Plane {
         if was != Presence::Online {
             self.workers.watch(now, id, &self.settings, &mut self.outbox);
         }
-        if is_coming && (is_news || has_turned || was != Presence::Online) {
+        if is_coming && (is_news || change.has_turned || was != Presence::Online) {
             self.cycle_soon(now);
         }
         if let Some((state, reason)) = moved {

@@ -5,16 +5,14 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::FleetEvent;
 use crate::affinity::Affinity;
 use crate::block::Block;
 use crate::cause::Cause;
 use crate::event_kind::EventKind;
-use crate::id::{Attempt, FleetId, Incarnation, MachineId, Shape, WorkerId};
+use crate::id::{Attempt, Incarnation, Shape, WorkerId};
 use crate::job::Job;
 use crate::machine::{Presence, WorkerState};
-use crate::provider::{Pod, ProviderError};
-use crate::rental::Rental;
-use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
 use crate::webhook::DeliveryResult;
 use crate::worker::Worker;
@@ -86,51 +84,11 @@ pub(super) enum DomainEvent<'a> {
         affinity: &'a Affinity,
     },
     AffinityRemoved(Shape),
-    /// A machine is online while any of its workers is.
-    MachinePresence {
-        machine: &'a MachineId,
-        worker: Option<&'a WorkerId>,
-        presence: Presence,
-    },
-    MachinePhase(&'a Rental),
-    MachinePreparing(&'a MachineId),
-    MachineGone {
-        rental: &'a Rental,
-        reason: &'a str,
-    },
-    MachineUnreliable {
-        machine: &'a MachineId,
-        stale_in_an_hour: usize,
-    },
-    MachineOrphan {
-        fleet: &'a FleetId,
-        pod: &'a Pod,
-        lists: u32,
-        reason: String,
-    },
-    MachineAlarm {
-        rental: &'a Rental,
-        reason: String,
-    },
-    FleetOrder {
-        fleet: &'a FleetId,
-        order: &'static str,
-        machines: Option<u32>,
-    },
-    FleetFault {
-        fleet: &'a FleetId,
-        call: &'static str,
-        fault: &'a ProviderError,
-    },
-    FleetDoubt {
-        fleet: &'a FleetId,
-        reason: String,
-    },
+    Fleet(FleetEvent<'a>),
     BrakeOn {
         reason: String,
     },
     BrakeReleased,
-    Scaled(Scaling<'a>),
     WebhookSettled(&'a DeliveryResult),
     SettingsReloaded,
     PlaneAway(Duration),
@@ -160,15 +118,6 @@ pub(super) enum JobEnding {
     },
 }
 
-/// A fleet grows or shrinks.
-pub(super) struct Scaling<'a> {
-    pub(super) direction: ScalingDirection,
-    pub(super) fleet: Option<&'a FleetId>,
-    pub(super) worker: Option<&'a WorkerId>,
-    pub(super) count: u32,
-    pub(super) reason: &'a str,
-}
-
 /// An event as it is stored and sent.
 pub(super) struct EventDescription<'a> {
     pub(super) kind: EventKind,
@@ -180,7 +129,7 @@ pub(super) struct EventDescription<'a> {
 }
 
 impl<'a> EventDescription<'a> {
-    fn new<const N: usize>(kind: EventKind, detail: [(&str, Value); N]) -> Self {
+    pub(super) fn new<const N: usize>(kind: EventKind, detail: [(&str, Value); N]) -> Self {
         let detail = detail.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         EventDescription { kind, job: None, worker: None, delivery: None, detail }
     }
@@ -190,14 +139,20 @@ impl<'a> EventDescription<'a> {
         self
     }
 
-    fn worker(mut self, worker: impl Into<Option<&'a WorkerId>>) -> Self {
+    pub(super) fn worker(mut self, worker: impl Into<Option<&'a WorkerId>>) -> Self {
         self.worker = worker.into();
         self
     }
 
-    fn with(mut self, name: &str, value: Option<Value>) -> Self {
+    pub(super) fn with(mut self, name: &str, value: Option<Value>) -> Self {
         self.detail.extend(value.map(|value| (name.to_owned(), value)));
         self
+    }
+}
+
+impl<'a> From<FleetEvent<'a>> for DomainEvent<'a> {
+    fn from(event: FleetEvent<'a>) -> Self {
+        DomainEvent::Fleet(event)
     }
 }
 
@@ -262,61 +217,9 @@ impl<'a> DomainEvent<'a> {
             DomainEvent::AffinityRemoved(shape) => {
                 It::new(Kind::AffinityRemoved, [("shape", shape.to_string().into())])
             }
-            DomainEvent::MachinePresence { machine, worker, presence } => {
-                machine_state(machine, presence.as_str()).worker(worker)
-            }
-            DomainEvent::MachinePhase(rental) => machine_state(&rental.machine, rental.phase.as_str())
-                .with("fleet", Some(rental.fleet.as_str().into()))
-                .with("pod", Some(rental.pod.as_ref().map_or(Value::Null, |pod| pod.as_str().into())))
-                .with("reason", Some(rental.reason.clone().into())),
-            DomainEvent::MachinePreparing(machine) => machine_state(machine, "preparing"),
-            DomainEvent::MachineGone { rental, reason } => machine_state(&rental.machine, "gone")
-                .with("fleet", Some(rental.fleet.as_str().into()))
-                .with("reason", Some(reason.into())),
-            DomainEvent::MachineUnreliable { machine, stale_in_an_hour } => It::new(
-                Kind::MachineUnreliable,
-                [("machine", machine.as_str().into()), ("stale_in_an_hour", stale_in_an_hour.into())],
-            ),
-            DomainEvent::MachineOrphan { fleet, pod, lists, reason } => It::new(
-                Kind::MachineOrphan,
-                [
-                    ("fleet", fleet.as_str().into()),
-                    ("pod", pod.id.as_str().into()),
-                    ("lists", lists.into()),
-                    ("reason", reason.into()),
-                ],
-            ),
-            DomainEvent::MachineAlarm { rental, reason } => It::new(
-                Kind::MachineAlarm,
-                [
-                    ("machine", rental.machine.as_str().into()),
-                    ("fleet", rental.fleet.as_str().into()),
-                    ("reason", reason.into()),
-                ],
-            ),
-            DomainEvent::FleetOrder { fleet, order, machines } => It::new(
-                Kind::FleetOrder,
-                [
-                    ("fleet", fleet.as_str().into()),
-                    ("order", order.into()),
-                    ("machines", machines.map_or(Value::Null, Into::into)),
-                ],
-            ),
-            DomainEvent::FleetFault { fleet, call, fault } => It::new(
-                Kind::FleetFault,
-                [
-                    ("fleet", fleet.as_str().into()),
-                    ("call", call.into()),
-                    ("fault", fault.class.as_str().into()),
-                    ("reason", fault.message.clone().into()),
-                ],
-            ),
-            DomainEvent::FleetDoubt { fleet, reason } => {
-                It::new(Kind::FleetDoubt, [("fleet", fleet.as_str().into()), ("reason", reason.into())])
-            }
+            DomainEvent::Fleet(event) => event.describe(),
             DomainEvent::BrakeOn { reason } => It::new(Kind::FleetBrake, [("reason", reason.into())]),
             DomainEvent::BrakeReleased => It::new(Kind::FleetBrakeReleased, []),
-            DomainEvent::Scaled(it) => it.describe(),
             DomainEvent::WebhookSettled(result) => webhook_settled(result),
             DomainEvent::SettingsReloaded => It::new(Kind::PlaneSettings, []),
             DomainEvent::PlaneAway(away) => It::new(Kind::PlaneAway, [("millis", millis(away))]),
@@ -362,18 +265,6 @@ impl JobEnding {
     }
 }
 
-impl<'a> Scaling<'a> {
-    fn describe(self) -> EventDescription<'a> {
-        let kind = match self.direction {
-            ScalingDirection::Up => EventKind::ScaleUp,
-            ScalingDirection::Down => EventKind::ScaleDown,
-        };
-        EventDescription::new(kind, [("count", self.count.into()), ("reason", self.reason.into())])
-            .with("fleet", self.fleet.map(|fleet| fleet.as_str().into()))
-            .worker(self.worker)
-    }
-}
-
 /// `state` is always a word of `WorkerState`; whether the worker takes work in it stands beside it.
 fn worker_state<'a>(now: Timestamp, worker: &'a Worker, reason: &str) -> EventDescription<'a> {
     let detail = [
@@ -411,11 +302,6 @@ fn block_detail<'a>(kind: EventKind, shape: Shape, block: &Block, reason: &str) 
         ("reason", reason.into()),
     ];
     EventDescription::new(kind, detail)
-}
-
-fn machine_state<'a>(machine: &MachineId, state: &str) -> EventDescription<'a> {
-    let detail = [("machine", machine.as_str().into()), ("state", state.into())];
-    EventDescription::new(EventKind::MachineState, detail)
 }
 
 fn webhook_settled(result: &DeliveryResult) -> EventDescription<'_> {

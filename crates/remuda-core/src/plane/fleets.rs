@@ -1,24 +1,29 @@
-//! Fleets and their rented machines as the plane holds them: restored from documents, stored when they change,
-//! ordered by operators.
+//! Fleets and their rented machines: restored from documents, stored when they change, ordered by operators.
+//!
+//! | part | decides |
+//! |---|---|
+//! | `rented` | renting machines and returning them |
+//! | `lists` | what a provider's lists prove, and when to call it |
+//! | `budget` | what fleets cost and may spend |
+
+mod budget;
+mod lists;
+pub(super) mod rented;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::value::RawValue;
 
-use super::listing::{Lists, Orphan};
-use super::{DomainEvent, Plane, PlaneAnswer};
-use crate::alarm::Alarm;
+use self::lists::{Lists, Orphan};
+use super::{FleetEvent, Outbox};
 use crate::cycle::CyclePlan;
 use crate::document::{Collection, Document};
-use crate::fleet::{Fleet, FleetOrder, FleetSettings, ScalingPolicy};
-use crate::id::{FleetId, MachineId, PodId, Shape, WorkerId};
-use crate::job::Job;
+use crate::fleet::{Fleet, FleetOrder};
+use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
 use crate::provider::PodTag;
 use crate::record::Record;
-use crate::refusal::Refusal;
 use crate::rental::{Bootstrap, Rental, RentalPhase};
 use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
@@ -31,24 +36,24 @@ const DEPLOYMENT: &str = ".deployment";
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fleets {
     /// Part of every tag.
-    pub(super) deployment: Option<String>,
+    deployment: Option<String>,
     /// An earlier plane used this deployment name and may have rented more than this store knows: the store may be an
     /// old backup.
-    pub(super) is_restored: bool,
-    pub(super) fleets: BTreeMap<FleetId, Fleet>,
-    pub(super) rentals: BTreeMap<MachineId, Rental>,
+    is_restored: bool,
+    states: BTreeMap<FleetId, Fleet>,
+    rentals: BTreeMap<MachineId, Rental>,
     /// The workers on each rented machine.
-    pub(super) workers_on: BTreeMap<MachineId, BTreeSet<WorkerId>>,
+    workers_on: BTreeMap<MachineId, BTreeSet<WorkerId>>,
     /// Pods with our tag that have no record.
-    pub(super) orphans: BTreeMap<PodId, Orphan>,
+    orphans: BTreeMap<PodId, Orphan>,
     /// What each provider has answered since this plane started.
-    pub(super) lists: BTreeMap<FleetId, Lists>,
+    lists: BTreeMap<FleetId, Lists>,
     /// Progress of installing a worker on machines whose image starts none.
-    pub(super) bootstraps: BTreeMap<MachineId, Bootstrap>,
+    bootstraps: BTreeMap<MachineId, Bootstrap>,
     /// What the last cycle held back for each fleet, and why.
-    pub(super) held_back: BTreeMap<FleetId, Vec<String>>,
+    held_back: BTreeMap<FleetId, Vec<String>>,
     /// Machines ordered within the same millisecond get different numbers.
-    pub(super) last_number: u64,
+    last_number: u64,
 }
 
 impl Fleets {
@@ -61,7 +66,7 @@ impl Fleets {
             }
             Collection::Fleet => {
                 if let (Ok(id), Ok(fleet)) = (document.id.parse(), serde_json::from_str(body)) {
-                    self.fleets.insert(id, fleet);
+                    self.states.insert(id, fleet);
                 }
             }
             Collection::Machine => {
@@ -97,64 +102,89 @@ impl Fleets {
     }
 }
 
-impl Plane {
+impl Fleets {
     /// The name that is part of every pod tag; nothing is rented without it.
-    pub fn deployment(&self) -> Option<&str> {
-        self.fleets.deployment.as_deref()
+    pub(super) fn deployment(&self) -> Option<&str> {
+        self.deployment.as_deref()
     }
 
-    pub fn rentals(&self) -> impl Iterator<Item = &Rental> {
-        self.fleets.rentals.values()
+    pub(super) fn rentals(&self) -> impl Iterator<Item = &Rental> {
+        self.rentals.values()
     }
 
-    pub fn rental(&self, machine: &MachineId) -> Option<&Rental> {
-        self.fleets.rentals.get(machine)
+    pub(super) fn of_fleet<'a>(&'a self, fleet: &'a FleetId) -> impl Iterator<Item = &'a Rental> {
+        self.rentals.values().filter(move |rental| rental.fleet == *fleet)
+    }
+
+    /// Machines that are being created.
+    pub(super) fn spawning(&self, fleet: &FleetId) -> usize {
+        self.of_fleet(fleet).filter(|rental| rental.phase.state() == WorkerState::Spawning).count()
+    }
+
+    pub(super) fn rental(&self, machine: &MachineId) -> Option<&Rental> {
+        self.rentals.get(machine)
+    }
+
+    pub(super) fn rental_mut(&mut self, machine: &MachineId) -> Option<&mut Rental> {
+        self.rentals.get_mut(machine)
+    }
+
+    pub(super) fn is_rented(&self, machine: &MachineId) -> bool {
+        self.rentals.contains_key(machine)
+    }
+
+    /// The machine is gone, or never existed; returns it with the workers that were on it.
+    pub(super) fn remove(&mut self, machine: &MachineId) -> Option<(Rental, BTreeSet<WorkerId>)> {
+        let rental = self.rentals.remove(machine)?;
+        self.bootstraps.remove(machine);
+        Some((rental, self.workers_on.remove(machine).unwrap_or_default()))
+    }
+
+    /// The workers on a rented machine.
+    pub(super) fn workers_on(&self, machine: &MachineId) -> impl Iterator<Item = &WorkerId> + Clone {
+        self.workers_on.get(machine).into_iter().flatten()
+    }
+
+    /// Pods of a fleet with our tag that have no record.
+    pub(super) fn orphans(&self, fleet: &FleetId) -> usize {
+        self.orphans.values().filter(|orphan| orphan.fleet == *fleet).count()
     }
 
     /// Progress of installing a worker on this machine, if that is needed.
-    pub fn bootstrap(&self, machine: &MachineId) -> Option<&Bootstrap> {
-        self.fleets.bootstraps.get(machine)
+    pub(super) fn bootstrap(&self, machine: &MachineId) -> Option<&Bootstrap> {
+        self.bootstraps.get(machine)
+    }
+
+    pub(super) fn set_bootstrap(&mut self, machine: &MachineId, progress: Bootstrap) {
+        self.bootstraps.insert(machine.clone(), progress);
     }
 
     /// State of a fleet; the default for a fleet without history.
-    pub fn fleet(&self, id: &FleetId) -> Fleet {
-        self.fleets.fleets.get(id).cloned().unwrap_or_default()
+    pub(super) fn state(&self, id: &FleetId) -> Fleet {
+        self.states.get(id).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn state_mut(&mut self, id: &FleetId) -> &mut Fleet {
+        self.states.entry(id.clone()).or_default()
     }
 
     /// What the last cycle held back for a fleet, and why.
-    pub fn held_back(&self, id: &FleetId) -> &[String] {
-        self.fleets.held_back.get(id).map_or(&[], Vec::as_slice)
+    pub(super) fn held_back(&self, id: &FleetId) -> &[String] {
+        self.held_back.get(id).map_or(&[], Vec::as_slice)
     }
 
-    pub(super) fn fleet_settings(&self, id: &FleetId) -> Option<&FleetSettings> {
-        self.settings.fleets.iter().find(|fleet| fleet.id == *id)
+    pub(super) fn remember_plan(&mut self, id: &FleetId, plan: &CyclePlan) {
+        self.held_back.insert(id.clone(), plan.held_back.clone());
     }
 
-    /// After a start or reload: asks the providers for their pods, and resumes draining.
-    pub(super) fn schedule_fleets(&mut self, now: Timestamp) {
-        let has_fleets = !self.settings.fleets.is_empty();
-        if has_fleets {
-            self.cycle_soon(now);
-        }
-        if has_fleets || self.workers.iter().any(|worker| worker.drain_until.is_some()) {
-            self.outbox.set_alarm(Alarm::Provider, Some(now));
+    pub(super) fn publish_phase(&self, now: Timestamp, machine: &MachineId, outbox: &mut Outbox) {
+        if let Some(rental) = self.rentals.get(machine) {
+            outbox.publish(now, FleetEvent::MachinePhase(rental));
         }
     }
 
-    /// A fleet that was removed from the settings is kept until its last machine is returned; otherwise the machine
-    /// would bill for ever.
-    pub(super) fn adopt_orphaned_fleets(&mut self) {
-        let with_machines: BTreeSet<_> =
-            self.fleets.rentals.values().map(|rental| rental.fleet.clone()).collect();
-        for id in with_machines {
-            if self.fleet_settings(&id).is_none() {
-                self.settings.fleets.push(FleetSettings::removed(id));
-            }
-        }
-    }
-
-    pub(super) fn name_deployment(&mut self, name: String) -> PlaneAnswer {
-        if self.fleets.deployment.is_none()
+    pub(super) fn name_deployment(&mut self, name: String, outbox: &mut Outbox) {
+        if self.deployment.is_none()
             && let Ok(body) = serde_json::value::to_raw_value(&name)
         {
             let document = Document {
@@ -165,22 +195,13 @@ impl Plane {
                 expires_at: None,
                 body: Arc::<RawValue>::from(body),
             };
-            self.outbox.record(Record::Document(Arc::new(document)));
-            self.fleets.deployment = Some(name);
+            outbox.record(Record::Document(Arc::new(document)));
+            self.deployment = Some(name);
         }
-        PlaneAnswer::Done
     }
 
-    pub(super) fn order(
-        &mut self,
-        now: Timestamp,
-        id: &FleetId,
-        order: FleetOrder,
-    ) -> Result<PlaneAnswer, Refusal> {
-        if self.fleet_settings(id).is_none() {
-            return Err(Refusal::UnknownFleet(id.clone()));
-        }
-        let fleet = self.fleets.fleets.entry(id.clone()).or_default();
+    pub(super) fn order(&mut self, now: Timestamp, id: &FleetId, order: FleetOrder, outbox: &mut Outbox) {
+        let fleet = self.state_mut(id);
         let (order, machines) = match order {
             FleetOrder::Pause { reason } => {
                 fleet.paused = Some(reason);
@@ -201,21 +222,19 @@ impl Plane {
                 ("brake lifted", None)
             }
         };
-        self.store_fleet(id);
-        self.outbox.publish(now, DomainEvent::FleetOrder { fleet: id, order, machines });
-        self.cycle_soon(now);
-        Ok(PlaneAnswer::Done)
+        self.store_fleet(id, outbox);
+        outbox.publish(now, FleetEvent::Order { fleet: id, order, machines });
     }
 
-    pub(super) fn store_fleet(&mut self, id: &FleetId) {
-        if let Some(document) = self.fleets.fleets.get(id).and_then(|fleet| fleet.document(id)) {
-            self.outbox.record(Record::Document(document));
+    pub(super) fn store_fleet(&self, id: &FleetId, outbox: &mut Outbox) {
+        if let Some(document) = self.states.get(id).and_then(|fleet| fleet.document(id)) {
+            outbox.record(Record::Document(document));
         }
     }
 
-    pub(super) fn store_rental(&mut self, machine: &MachineId) {
-        if let Some(document) = self.fleets.rentals.get(machine).and_then(Rental::document) {
-            self.outbox.record(Record::Document(document));
+    pub(super) fn store_rental(&self, machine: &MachineId, outbox: &mut Outbox) {
+        if let Some(document) = self.rentals.get(machine).and_then(Rental::document) {
+            outbox.record(Record::Document(document));
         }
     }
 
@@ -223,58 +242,15 @@ impl Plane {
     pub(super) fn record_direction(
         &mut self,
         now: Timestamp,
-        id: Option<&FleetId>,
+        id: &FleetId,
         direction: ScalingDirection,
+        outbox: &mut Outbox,
     ) {
-        let Some(id) = id else { return };
-        let fleet = self.fleets.fleets.entry(id.clone()).or_default();
+        let fleet = self.state_mut(id);
         let before = fleet.heading;
         fleet.heading.record(now, direction);
         if fleet.heading != before {
-            self.store_fleet(id);
+            self.store_fleet(id, outbox);
         }
-    }
-
-    pub(super) fn remember_plan(&mut self, id: Option<&FleetId>, plan: &CyclePlan) {
-        if let Some(id) = id {
-            self.fleets.held_back.insert(id.clone(), plan.held_back.clone());
-        }
-    }
-
-    /// Records how long a shape took, for fleets that scale by latency.
-    pub(super) fn note_pace(&mut self, worker: &WorkerId, shape: &Shape, took: Duration) {
-        let Some(id) = self.workers.get(worker).and_then(|worker| self.fleet_for_worker(worker)).cloned()
-        else {
-            return;
-        };
-        let by_latency = |settings: &FleetSettings| matches!(settings.policy, ScalingPolicy::Latency { .. });
-        if self.fleet_settings(&id).is_some_and(by_latency) {
-            let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            if self.fleets.fleets.entry(id.clone()).or_default().record_run_time(shape, took) {
-                self.store_fleet(&id);
-            }
-        }
-    }
-
-    /// Machines that will help a waiting job, or why none is being rented.
-    pub(super) fn pending_machines(&self, job: &Job) -> Option<String> {
-        let demand = &job.kind.demand;
-        let fleets =
-            self.settings.fleets.iter().filter(|fleet| fleet.can_rent && self.could_run(fleet, demand));
-        let mut held_back = None;
-        for fleet in fleets {
-            let spawning = self.rentals_of(&fleet.id).filter(|it| it.phase.state() == WorkerState::Spawning);
-            match spawning.count() {
-                0 => held_back = held_back.or_else(|| self.fleets.held_back.get(&fleet.id)?.first()),
-                1 => return Some("waiting for 1 machine to come up".to_owned()),
-                count => return Some(format!("waiting for {count} machines to come up")),
-            }
-        }
-        held_back.map(|reason| format!("no machine is being rented: {reason}"))
-    }
-
-    /// Runs the cycle soon, at most once a second.
-    pub(super) fn cycle_soon(&mut self, now: Timestamp) {
-        self.outbox.hasten_alarm(Alarm::Cycle, self.cycled_at.plus(super::TICK_MAX).max(now));
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::attempts::Blame;
-use super::domain_event::Scaling;
-use super::{DomainEvent, Plane, PlaneEffect};
+use super::fleet_event::Scaling;
+use super::{DomainEvent, FleetEvent, Plane, PlaneEffect};
 use crate::alarm::Alarm;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
@@ -25,11 +25,13 @@ impl Plane {
         for worker in self.workers.ids() {
             self.fail_stuck(now, &worker);
         }
-        self.close_days(now);
+        self.fleets.close_days(now, &self.settings, &mut self.outbox);
         let plans = self.plans(now);
         let report = Arc::new(CycleReport::merge(now, &plans));
         for (fleet, plan) in plans {
-            self.remember_plan(fleet.as_ref(), &plan);
+            if let Some(fleet) = &fleet {
+                self.fleets.remember_plan(fleet, &plan);
+            }
             for action in plan.actions {
                 self.act(now, fleet.as_ref(), action);
             }
@@ -111,10 +113,12 @@ impl Plane {
                 self.move_machine(now, &worker, WorkerState::Terminated, &reason);
             }
             CycleAction::Drain { worker, reason } => {
-                self.record_direction(now, fleet, ScalingDirection::Down);
                 let (direction, worker) = (ScalingDirection::Down, &worker);
+                if let Some(fleet) = fleet {
+                    self.fleets.record_direction(now, fleet, direction, &mut self.outbox);
+                }
                 let scaling = Scaling { direction, fleet, worker: Some(worker), count: 1, reason: &reason };
-                self.outbox.publish(now, DomainEvent::Scaled(scaling));
+                self.outbox.publish(now, FleetEvent::Scaled(scaling));
                 self.move_machine(now, worker, WorkerState::Terminating, &reason);
             }
             CycleAction::Reset { job, attempt, verdict, reason, .. } => {
@@ -133,7 +137,7 @@ impl Plane {
             }
             CycleAction::Spawn { count, reason } => {
                 if let Some(fleet) = fleet {
-                    self.rent(now, fleet, count, &reason);
+                    self.fleets.rent(now, fleet, count, &reason, &self.settings, &mut self.outbox);
                 }
             }
         }
@@ -141,7 +145,7 @@ impl Plane {
 
     /// Moves a worker, or a rented machine with all its workers.
     fn move_machine(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: &str) {
-        let machine = id.as_str().parse().ok().filter(|machine| self.fleets.rentals.contains_key(machine));
+        let machine = id.as_str().parse().ok().filter(|machine| self.fleets.is_rented(machine));
         match machine {
             Some(machine) => self.move_rental(now, &machine, state, reason),
             None => self.move_worker(now, id, state, reason.to_owned()),

@@ -43,7 +43,7 @@ impl Plane {
             worker.reliability.mark_up(now);
             worker.probation.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
-        if let Some(rental) = self.fleets.rentals.get_mut(&worker.machine) {
+        if let Some(rental) = self.fleets.rental_mut(&worker.machine) {
             // It gets no work before its machine is up.
             (worker.state, worker.fleet) = (rental.phase.state(), Some(rental.fleet.clone()));
             rental.joined_at.get_or_insert(now);
@@ -51,7 +51,7 @@ impl Plane {
         let machine = worker.machine.clone();
         self.fleets.add_worker(&worker);
         let former = self.workers.insert(worker);
-        self.store_rental(&machine);
+        self.fleets.store_rental(&machine, &mut self.outbox);
         if let Some(former) = former {
             self.take_over(now, &id, &former, &join.held);
             let is_same = self.workers.get(&id).is_some_and(|it| {
@@ -91,11 +91,15 @@ impl Plane {
         if !self.settings.fleets.is_empty() {
             self.cycle_soon(now);
         }
+        Ok(PlaneAnswer::Joined(self.join_reply(id, incarnation)))
+    }
+
+    fn join_reply(&self, id: WorkerId, incarnation: Incarnation) -> JoinReply {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let (beat_idle, stale_after) = self.workers.get(&id).map_or_else(Default::default, |worker| {
             (worker.beat_idle(&self.settings), worker.stale_after(&self.settings))
         });
-        Ok(PlaneAnswer::Joined(JoinReply {
+        JoinReply {
             worker: id,
             incarnation,
             token: String::new(),
@@ -104,7 +108,7 @@ impl Plane {
             beat_busy_millis: millis(self.settings.beat_busy),
             lease_millis: millis(self.settings.lease),
             stale_after_millis: millis(stale_after),
-        }))
+        }
     }
 
     /// A rented machine is identified by its token, not by name or address. The token is good for one join per name;
@@ -114,7 +118,7 @@ impl Plane {
         let named = join.machine.clone().or_else(|| join.worker.as_str().parse().ok());
         let by_name = join.worker.as_str().parse::<MachineId>().ok();
         let claimed = [named, by_name, former.map(|former| former.machine.clone())];
-        let rental = claimed.into_iter().flatten().find_map(|machine| self.fleets.rentals.get(&machine));
+        let rental = claimed.into_iter().flatten().find_map(|machine| self.fleets.rental(&machine));
         let Some(rental) = rental else {
             return match (proof, &join.machine) {
                 (JoinProof::MachineToken(machine), _) => Err(Refusal::MachineRetired(machine.clone())),
@@ -145,18 +149,18 @@ impl Plane {
 
     /// Whether it names a fleet whose machines are rented.
     fn names_rented_fleet(&self, join: &JoinRequest) -> bool {
-        join.fleet.as_ref().and_then(|fleet| self.fleet_settings(fleet)).is_some_and(|fleet| fleet.can_rent)
+        join.fleet.as_ref().and_then(|fleet| self.settings.fleet(fleet)).is_some_and(|fleet| fleet.can_rent)
     }
 
     /// A worker of a rented machine drains or has left: the machine follows once all its workers have.
     pub(super) fn drain_with_workers(&mut self, now: Timestamp, id: &WorkerId, reason: &str) {
         let Some(machine) = self.workers.get(id).map(|worker| worker.machine.clone()) else { return };
-        if !self.fleets.rentals.contains_key(&machine) {
+        if !self.fleets.is_rented(&machine) {
             return;
         }
-        let workers = self.workers_on(&machine);
+        let workers = self.fleets.workers_on(&machine);
         let states: Vec<_> =
-            workers.iter().filter_map(|worker| self.workers.get(worker)).map(|worker| worker.state).collect();
+            workers.filter_map(|worker| self.workers.get(worker)).map(|worker| worker.state).collect();
         if states.iter().all(|state| *state == WorkerState::Terminated) {
             self.move_rental(now, &machine, WorkerState::Terminated, reason);
         } else if states
@@ -270,7 +274,7 @@ impl Plane {
         worker.drain_until = drain_until;
         self.workers.has_orders(id);
         self.move_worker(now, id, WorkerState::Terminating, reason.to_owned());
-        if let Some(rental) = self.fleets.rentals.get_mut(&machine) {
+        if let Some(rental) = self.fleets.rental_mut(&machine) {
             rental.drain_until = drain_until;
         }
         self.drain_with_workers(now, id, reason);
@@ -287,7 +291,7 @@ impl Plane {
         within: Option<Duration>,
     ) -> Result<PlaneAnswer, Refusal> {
         let there: Vec<_> = self.workers.on_machine(machine).map(|it| it.id.clone()).collect();
-        if let Some(rental) = self.fleets.rentals.get_mut(machine) {
+        if let Some(rental) = self.fleets.rental_mut(machine) {
             if matches!(rental.phase, RentalPhase::Draining | RentalPhase::Returning) {
                 return Err(Refusal::MachineLeaving(machine.clone()));
             }

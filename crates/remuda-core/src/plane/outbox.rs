@@ -8,7 +8,8 @@ use serde_json::Map;
 use super::PlaneEffect;
 use super::domain_event::{DomainEvent, EventDescription};
 use crate::alarm::{Alarm, Alarms};
-use crate::id::Sequence;
+use crate::id::{FleetId, Sequence};
+use crate::provider::ProviderCall;
 use crate::record::{Record, StoredEvent};
 use crate::time::Timestamp;
 use crate::worker::Worker;
@@ -39,6 +40,10 @@ impl Outbox {
         self.effects.push(effect);
     }
 
+    pub(super) fn call_provider(&mut self, fleet: &FleetId, call: ProviderCall) {
+        self.effects.push(PlaneEffect::CallProvider { fleet: fleet.clone(), call });
+    }
+
     /// When to look at something again; `None` if nothing is due there.
     pub(super) fn set_alarm(&mut self, alarm: Alarm, at: Option<Timestamp>) {
         self.alarms.set(alarm, at);
@@ -59,8 +64,8 @@ impl Outbox {
         &self.alarms
     }
 
-    pub(super) fn publish(&mut self, now: Timestamp, event: DomainEvent<'_>) {
-        self.record_event(now, event.describe(now));
+    pub(super) fn publish<'e>(&mut self, now: Timestamp, event: impl Into<DomainEvent<'e>>) {
+        self.record_event(now, event.into().describe(now));
     }
 
     /// Publishes an event about a worker, and whether the worker is usable now.

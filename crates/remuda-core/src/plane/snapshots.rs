@@ -9,10 +9,9 @@ use std::collections::BTreeMap;
 use super::Plane;
 use super::router::mismatch;
 use crate::cycle::{self, CyclePlan, FleetSnapshot, WorkerView};
-use crate::fleet::{DAY, Fleet, FleetSettings, ScalingPolicy, day_of};
+use crate::fleet::{Fleet, FleetSettings, ScalingPolicy};
 use crate::id::FleetId;
 use crate::machine::{self, WorkerState};
-use crate::money::Money;
 use crate::queue::Demand;
 use crate::rental::{Rental, RentalPhase};
 use crate::settings::Settings;
@@ -41,14 +40,11 @@ impl Plane {
     }
 
     fn snapshot(&self, now: Timestamp, settings: &FleetSettings, queued: u32) -> FleetSnapshot {
-        let default = Fleet::default();
-        let fleet = self.fleets.fleets.get(&settings.id).unwrap_or(&default);
-        let rented = self.rentals_of(&settings.id).map(|rental| self.rental_view(now, rental, settings));
+        let fleet = &self.fleets.state(&settings.id);
+        let rented = self.fleets.of_fleet(&settings.id).map(|rental| self.rental_view(now, rental, settings));
         let own = self.workers.iter().filter(|worker| {
-            !self.fleets.rentals.contains_key(&worker.machine)
-                && self.fleet_for_worker(worker) == Some(&settings.id)
+            !self.fleets.is_rented(&worker.machine) && self.fleet_for_worker(worker) == Some(&settings.id)
         });
-        let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id).count();
         FleetSnapshot {
             queued,
             workers: rented.chain(own.map(|worker| self.view(now, worker))).collect(),
@@ -60,21 +56,17 @@ impl Plane {
             paused: fleet.paused.clone(),
             ordered: fleet.machines,
             policy_target: self.policy_target(fleet, settings, queued),
-            orphans: u32::try_from(orphans).unwrap_or(u32::MAX),
-            creation_hold: self.creation_hold(now, fleet, settings),
-            affordable: self.affordable(now, fleet, settings),
-            spent: self.is_spent(now, fleet, settings),
+            orphans: u32::try_from(self.fleets.orphans(&settings.id)).unwrap_or(u32::MAX),
+            creation_hold: self.fleets.creation_hold(now, fleet, settings),
+            affordable: self.fleets.affordable(now, fleet, settings),
+            spent: self.fleets.is_spent(now, fleet, settings),
         }
-    }
-
-    pub(super) fn rentals_of<'a>(&'a self, fleet: &'a FleetId) -> impl Iterator<Item = &'a Rental> {
-        self.fleets.rentals.values().filter(move |rental| rental.fleet == *fleet)
     }
 
     /// A rented machine as one worker, however many agents run on it.
     fn rental_view(&self, now: Timestamp, rental: &Rental, settings: &FleetSettings) -> WorkerView {
-        let housed = self.fleets.workers_on.get(&rental.machine);
-        let there = || housed.into_iter().flatten().filter_map(|worker| self.workers.get(worker));
+        let housed = self.fleets.workers_on(&rental.machine);
+        let there = || housed.clone().filter_map(|worker| self.workers.get(worker));
         let is_ready = |worker: &Worker| match &worker.check {
             Some(check) => check.passed,
             None => worker.unavailable_reason.is_none(),
@@ -107,7 +99,7 @@ impl Plane {
 
     /// The fleet of a worker: that of its rented machine, else the one that lists its machine, else the one it names.
     pub fn fleet_for_worker<'a>(&'a self, worker: &'a Worker) -> Option<&'a FleetId> {
-        if let Some(rental) = self.fleets.rentals.get(&worker.machine) {
+        if let Some(rental) = self.fleets.rental(&worker.machine) {
             return Some(&rental.fleet);
         }
         let listed = self.settings.fleets.iter().find(|fleet| fleet.machines.contains(&worker.machine));
@@ -214,108 +206,6 @@ impl Plane {
             spoken(wait_max)
         );
         Some((wanted, why))
-    }
-
-    /// Why no machine may be created at all.
-    fn creation_hold(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
-        if self.fleets.deployment.is_none() {
-            return Some("the plane has not yet named its deployment".to_owned());
-        }
-        if let Some(why) = fleet.creation_hold(now) {
-            return Some(why);
-        }
-        match self.fleets.lists.get(&settings.id) {
-            Some(lists) if lists.doubtful > 0 => {
-                return Some("most expected machines were missing from the provider's last list".to_owned());
-            }
-            Some(lists) if lists.tell_all(self.fleets.is_restored) => {}
-            Some(_) | None => return Some("its provider's machines are not known yet".to_owned()),
-        }
-        fleet.offer(now, settings).err()
-    }
-
-    /// Hourly price of an offer, if known.
-    pub(super) fn price_of(&self, fleet: &Fleet, settings: &FleetSettings, offer: &str) -> Option<Money> {
-        fleet.prices.get(offer).copied().or(settings.price_max)
-    }
-
-    /// How many more machines the budget allows; None without a budget.
-    pub(super) fn affordable(
-        &self,
-        now: Timestamp,
-        fleet: &Fleet,
-        settings: &FleetSettings,
-    ) -> Option<(u32, String)> {
-        let offer = fleet.offer(now, settings).ok()?;
-        let price = self.price_of(fleet, settings, &offer);
-        if let Some((price, max)) = price.zip(settings.price_max).filter(|(price, max)| price > max) {
-            return Some((0, format!("{offer} costs {price} an hour, {max} are allowed")));
-        }
-        if settings.hour_max.is_none() && settings.day_max.is_none() {
-            return None;
-        }
-        let Some(price) = price.filter(|price| *price > Money::ZERO) else {
-            return Some((0, format!("the price of {offer} is unknown, and a budget is set")));
-        };
-        let times = |money: Money| u32::try_from(money.as_micros() / price.as_micros()).unwrap_or(u32::MAX);
-        let rate = self.rate_of(fleet, settings);
-        let hourly = settings.hour_max.map(|max| {
-            let why = format!("{rate} an hour of {max} are in use, one more costs {price}");
-            (times(max.minus(rate)), why)
-        });
-        let daily = settings.day_max.map(|max| {
-            let (spent, scaling) = (self.spent_today(now, settings), &settings.scaling);
-            let kept = max.minus(spent.plus(rate.over(scaling.drain_timeout)));
-            let least = price.over(scaling.uptime_min + scaling.drain_timeout).max(Money::from_micros(1));
-            let count = u32::try_from(kept.as_micros() / least.as_micros()).unwrap_or(u32::MAX);
-            (count, format!("{spent} of {max} are spent today"))
-        });
-        hourly.into_iter().chain(daily).min()
-    }
-
-    /// Hourly price of all machines of a fleet, in every phase, and of its orphans.
-    pub(super) fn rate_of(&self, fleet: &Fleet, settings: &FleetSettings) -> Money {
-        let price = |rental: &Rental| rental.price.or_else(|| self.price_of(fleet, settings, &rental.offer));
-        let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id);
-        let nobodys = orphans.filter_map(|orphan| orphan.price(fleet, settings));
-        self.rentals_of(&settings.id).filter_map(price).chain(nobodys).sum()
-    }
-
-    /// Cost of a fleet since the day began.
-    pub fn spent_today(&self, now: Timestamp, settings: &FleetSettings) -> Money {
-        let (day, began) = day_of(now);
-        let fleet = self.fleet(&settings.id);
-        let gone = fleet.spent.get(&day).copied().unwrap_or_default();
-        let price = |rental: &Rental| rental.price.or_else(|| self.price_of(&fleet, settings, &rental.offer));
-        let there = self.rentals_of(&settings.id);
-        gone.plus(there.filter_map(|rental| Some(rental.cost_since(began, now, price(rental)?))).sum())
-    }
-
-    /// Records which fleets have used up their daily budget.
-    pub(super) fn close_days(&mut self, now: Timestamp) {
-        let (day, _) = day_of(now);
-        let limited: Vec<_> =
-            self.settings.fleets.iter().filter(|it| it.day_max.is_some()).cloned().collect();
-        for settings in limited {
-            let fleet = self.fleet(&settings.id);
-            if fleet.spent_day != Some(day) && self.is_spent(now, &fleet, &settings).is_some() {
-                self.fleets.fleets.entry(settings.id.clone()).or_default().spent_day = Some(day);
-                self.store_fleet(&settings.id);
-            }
-        }
-    }
-
-    /// Whether the daily budget is used up, counting the cost of draining.
-    fn is_spent(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
-        let max = settings.day_max?;
-        let (day, began) = day_of(now);
-        let left = began.plus(DAY).since(now);
-        let spent = self.spent_today(now, settings);
-        let owed = self.rate_of(fleet, settings).over(settings.scaling.drain_timeout.min(left));
-        // Once the budget is used up it stays so for the day; otherwise the reserve kept for draining would be spent
-        // again.
-        let is_over = fleet.spent_day == Some(day) || spent.plus(owed) > max;
-        is_over.then(|| format!("{spent} of {max} a day are spent"))
     }
 }
 

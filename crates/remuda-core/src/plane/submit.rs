@@ -83,18 +83,18 @@ impl Plane {
         message: String,
     ) -> Result<PlaneAnswer, Refusal> {
         let event = JobEvent::Cancel { message: message.clone() };
-        self.end_early(now, id, event, JobEnding::Cancelled { reason: message })
+        self.end_early(now, id, event, &JobEnding::Cancelled { reason: message })
     }
 
     pub(super) fn expire(&mut self, now: Timestamp, id: JobId) {
         let ending = JobEnding::Condemned { reason: "the deadline passed".to_owned() };
-        self.end_early(now, id, JobEvent::Expire, ending).expect("an open job can expire");
+        self.end_early(now, id, JobEvent::Expire, &ending).expect("an open job can expire");
     }
 
     pub(super) fn fail_quarantined(&mut self, now: Timestamp, id: JobId, message: String) {
         let event = JobEvent::FailQuarantined { message: message.clone() };
         let ending = JobEnding::Condemned { reason: message };
-        self.end_early(now, id, event, ending).expect("a waiting job can be condemned");
+        self.end_early(now, id, event, &ending).expect("a waiting job can be condemned");
     }
 
     /// Ends an open job by the plane's decision and takes it from the worker that holds it.
@@ -103,13 +103,13 @@ impl Plane {
         now: Timestamp,
         id: JobId,
         event: JobEvent,
-        ending: JobEnding,
+        ending: &JobEnding,
     ) -> Result<PlaneAnswer, Refusal> {
         let (ran, _) = self.jobs.apply(now, id, event, &self.settings)?;
         if let Some(ran) = ran {
             self.revoke(now, &ran.worker, id, ending.reason());
         }
-        self.ended(now, id, &ending);
+        self.ended(now, id, ending);
         Ok(PlaneAnswer::Done)
     }
 }

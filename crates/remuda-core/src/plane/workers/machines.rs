@@ -9,7 +9,7 @@ use super::Workers;
 use crate::document::{Collection, Document};
 use crate::id::{MachineId, WorkerId};
 use crate::machine::{Presence, machine_presence};
-use crate::plane::{DomainEvent, Outbox};
+use crate::plane::{DomainEvent, FleetEvent, Outbox};
 use crate::record::Record;
 use crate::reliability::Reliability;
 use crate::settings::Settings;
@@ -46,7 +46,7 @@ impl Workers {
         let (machine, presence) = (worker.machine.clone(), worker.presence);
         let others = self.on_machine(&machine).filter(|it| it.id != *id);
         if machine_presence(others.map(|it| it.presence)) == Presence::Offline {
-            let event = DomainEvent::MachinePresence { machine: &machine, worker: Some(id), presence };
+            let event = FleetEvent::MachinePresence { machine: &machine, worker: Some(id), presence };
             outbox.publish(now, event);
             self.record_machine_presence(now, &machine, went, settings, outbox);
         }
@@ -62,7 +62,7 @@ impl Workers {
     ) {
         let presence = machine_presence(self.on_machine(machine).map(|it| it.presence));
         if presence == Presence::Offline {
-            outbox.publish(now, DomainEvent::MachinePresence { machine, worker: None, presence });
+            outbox.publish(now, FleetEvent::MachinePresence { machine, worker: None, presence });
             self.record_machine_presence(now, machine, PresenceChange::Away, settings, outbox);
             self.forget_machine(machine, outbox);
         }
@@ -85,7 +85,7 @@ impl Workers {
         }
         if it.take_alert(now, settings.flaps_before_alert) {
             let stale_in_an_hour = it.stale_last_hour(now);
-            outbox.publish(now, DomainEvent::MachineUnreliable { machine, stale_in_an_hour });
+            outbox.publish(now, FleetEvent::MachineUnreliable { machine, stale_in_an_hour });
         }
         if let Ok(body) = serde_json::value::to_raw_value(it) {
             outbox.record(Record::Document(Arc::new(Document {

@@ -1,0 +1,311 @@
+//! Lists of pods, and timed provider calls: lists, prices, returns.
+//!
+//! A pod that a list shows exists. A missing pod counts as gone after two lists in a row and a grace period; an
+//! orphan, known from lists only, after five. If most expected pods are missing at once, the list is doubted instead.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::Fleets;
+use crate::fleet::{Fleet, FleetSettings};
+use crate::id::{FleetId, MachineId};
+use crate::money::Money;
+use crate::plane::{FleetEvent, Outbox};
+use crate::provider::{Pod, PodTag, ProviderCall, offered_kind};
+use crate::rental::{LISTS_MIN, Rental, RentalPhase};
+use crate::settings::Settings;
+use crate::supervise::Backoff;
+use crate::time::{Timestamp, humanize};
+
+/// Interval between lists while machines are coming or going.
+const LIST_BUSY: Duration = Duration::from_secs(5);
+/// A call that takes longer counts as unanswered.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+const PRICES_EVERY: Duration = Duration::from_secs(3600);
+/// With a budget, nothing can be rented until the price is known.
+const PRICES_MISSING: Duration = Duration::from_secs(60);
+/// Lists in a row that must lack most expected pods before they are believed; also for an orphan, which is known from
+/// lists only. An orphan forgotten too early would free its budget while it still bills, and restart its grace
+/// period.
+const DOUBTS_MAX: u32 = 5;
+/// A single missing pod is normal.
+const MISSING_MIN: usize = 2;
+
+/// What a fleet's provider has answered since this plane started.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists {
+    asked_at: Option<Timestamp>,
+    answered_at: Option<Timestamp>,
+    /// A worker's connection dropped: the next list is due soon.
+    is_urgent: bool,
+    /// Failed lists in a row; they make lists less frequent.
+    failed: u32,
+    /// The last list was complete.
+    pub(super) is_known: bool,
+    /// Complete lists so far.
+    complete: u32,
+    /// Lists in a row that lacked most expected pods.
+    pub(super) doubtful: u32,
+    priced_at: Option<Timestamp>,
+}
+
+impl Lists {
+    /// Whether the provider's pods are known. A restored plane needs several complete lists, because a single one may
+    /// omit any pod.
+    pub(super) fn tell_all(&self, is_restored: bool) -> bool {
+        self.is_known && (!is_restored || self.complete >= LISTS_MIN)
+    }
+}
+
+/// A pod with our tag that has no record.
+#[derive(Clone, Debug)]
+pub(super) struct Orphan {
+    pub(super) fleet: FleetId,
+    kind: String,
+    /// It bills until it is gone.
+    price: Option<Money>,
+    since: Timestamp,
+    lists: u32,
+    /// Lists in a row that did not show it.
+    missed: u32,
+}
+
+impl Orphan {
+    /// Its hourly price: as reported, else that of its kind, else the highest of the fleet.
+    pub(super) fn price(&self, fleet: &Fleet, settings: &FleetSettings) -> Option<Money> {
+        let its_kind = fleet.prices.iter().filter(|(offer, _)| offered_kind(offer) == self.kind);
+        let likely = its_kind.map(|(_, price)| *price).max();
+        self.price.or(likely).or_else(|| fleet.prices.values().copied().max()).or(settings.price_max)
+    }
+}
+
+impl Fleets {
+    /// Takes note of the answer to a list call.
+    pub(in crate::plane) fn list_answered(&mut self, now: Timestamp, id: &FleetId, is_complete: bool) {
+        let lists = self.lists.entry(id.clone()).or_default();
+        (lists.asked_at, lists.answered_at) = (None, Some(now));
+        lists.is_known = is_complete;
+        lists.complete = lists.complete.saturating_add(u32::from(is_complete));
+        lists.failed = if is_complete { 0 } else { lists.failed.saturating_add(1) };
+    }
+
+    /// A worker's connection dropped: if its machine is rented, the provider may know why. False if it is not.
+    pub(in crate::plane) fn expedite_list(&mut self, machine: &MachineId) -> bool {
+        let Some(fleet) = self.rentals.get(machine).map(|rental| rental.fleet.clone()) else { return false };
+        self.lists.entry(fleet).or_default().is_urgent = true;
+        true
+    }
+
+    /// Makes the calls that are due at a fleet's provider; returns when to look again.
+    pub(in crate::plane) fn call_provider(
+        &mut self,
+        now: Timestamp,
+        settings: &FleetSettings,
+        outbox: &mut Outbox,
+    ) -> Timestamp {
+        let quiet = self.states.get(&settings.id).and_then(|fleet| fleet.quiet_until.as_ref());
+        if let Some(quiet) = quiet.filter(|quiet| !quiet.is_over(now)) {
+            return quiet.until;
+        }
+        let list = self.request_list(now, settings, outbox);
+        let prices = self.request_prices(now, settings, outbox);
+        list.min(prices).min(self.request_returns(now, settings, outbox))
+    }
+
+    /// Splits pods into those of this fleet's machines and strays: duplicates, and pods with our tag but without a
+    /// record.
+    pub(in crate::plane) fn split_pods(
+        &self,
+        id: &FleetId,
+        pods: Vec<Pod>,
+        settings: &Settings,
+    ) -> (BTreeMap<MachineId, Pod>, Vec<Pod>) {
+        let (mut ours, mut strays) = (BTreeMap::<MachineId, Pod>::new(), Vec::new());
+        let mut seen = BTreeSet::new();
+        for pod in pods.into_iter().filter(|pod| seen.insert(pod.id.clone())) {
+            let Some(tag) = PodTag::parse(&pod.tag) else { continue };
+            if Some(tag.deployment) != self.deployment.as_deref() {
+                continue;
+            }
+            let is_own = tag.fleet == id.as_str();
+            // No other fleet looks after the pods of a fleet that was removed from the settings.
+            let is_left = settings.fleets.iter().all(|fleet| fleet.id.as_str() != tag.fleet);
+            if !is_own && !is_left {
+                continue;
+            }
+            let machine = format!("{}-{}", tag.fleet, tag.number).parse::<MachineId>().ok();
+            let machine = machine.filter(|machine| self.rentals.contains_key(machine));
+            match machine {
+                // Of two pods with the same tag, the known one counts, else the one created first: lists begin with
+                // the newest.
+                Some(machine) => {
+                    let known = self.rentals.get(&machine).and_then(|rental| rental.pod.clone());
+                    match ours.remove(&machine) {
+                        Some(other) if known.as_ref() == Some(&other.id) => {
+                            strays.push(pod);
+                            ours.insert(machine, other);
+                        }
+                        Some(other) => {
+                            strays.push(other);
+                            ours.insert(machine, pod);
+                        }
+                        None => drop(ours.insert(machine, pod)),
+                    }
+                }
+                None => strays.push(pod),
+            }
+        }
+        (ours, strays)
+    }
+
+    /// Whether so many pods are missing at once that the list is more likely wrong than true.
+    pub(in crate::plane) fn check_list(
+        &mut self,
+        now: Timestamp,
+        settings: &FleetSettings,
+        ours: &BTreeMap<MachineId, Pod>,
+        outbox: &mut Outbox,
+    ) -> bool {
+        let is_expected = |rental: &&Rental| {
+            let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
+            rental.phase != RentalPhase::Returning && long_made
+        };
+        let expected: Vec<_> = self.of_fleet(&settings.id).filter(is_expected).collect();
+        let missing = expected.iter().filter(|rental| !ours.contains_key(&rental.machine)).count();
+        let total = expected.len();
+        let is_too_much = missing >= MISSING_MIN && missing * 2 > total;
+        let lists = self.lists.entry(settings.id.clone()).or_default();
+        lists.doubtful = if is_too_much { lists.doubtful + 1 } else { 0 };
+        let is_doubtful = is_too_much && lists.doubtful <= DOUBTS_MAX;
+        if is_doubtful && lists.doubtful == 1 {
+            let reason = format!(
+                "its provider's list lacks {missing} of {total} machines: the list is ignored for now"
+            );
+            outbox.publish(now, FleetEvent::Doubt { fleet: &settings.id, reason });
+        }
+        is_doubtful
+    }
+
+    /// Pods with our tag and without a record are returned after a grace period.
+    pub(in crate::plane) fn track_orphans(
+        &mut self,
+        now: Timestamp,
+        settings: &FleetSettings,
+        strays: &[Pod],
+        outbox: &mut Outbox,
+    ) {
+        let id = &settings.id;
+        let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
+        // An orphan takes capacity and budget until it is known to be gone.
+        self.orphans.retain(|pod, orphan| {
+            if orphan.fleet == *id {
+                orphan.missed = if there.contains(pod) { 0 } else { orphan.missed + 1 };
+            }
+            orphan.missed < DOUBTS_MAX
+        });
+        for pod in strays {
+            let (fleet, kind) = (id.clone(), pod.kind.clone());
+            let fresh = Orphan { fleet, kind, price: None, since: now, lists: 0, missed: 0 };
+            let orphan = self.orphans.entry(pod.id.clone()).or_insert(fresh);
+            orphan.lists += 1;
+            orphan.price = pod.price.filter(|price| *price > Money::ZERO).or(orphan.price);
+            let (since, lists) = (orphan.since, orphan.lists);
+            let is_over = now.since(since) >= settings.limits.orphan_grace && lists >= 2;
+            let can_call_provider = self.states.get(id).is_none_or(|fleet| fleet.can_call_provider(now));
+            if is_over && can_call_provider {
+                orphan_returned(now, id, pod, lists, outbox);
+            }
+        }
+    }
+
+    fn request_list(&mut self, now: Timestamp, settings: &FleetSettings, outbox: &mut Outbox) -> Timestamp {
+        let is_moving = self.of_fleet(&settings.id).any(|rental| match rental.phase {
+            RentalPhase::Lost | RentalPhase::Returning => true,
+            RentalPhase::Made => rental.running_at.is_none() || settings.needs_bootstrap,
+            RentalPhase::Up | RentalPhase::Draining => rental.ended > 0 || rental.missed > 0,
+            RentalPhase::Wanted => false,
+        });
+        let has_orphans = self.orphans.values().any(|orphan| orphan.fleet == settings.id);
+        let (every, is_restored) = (settings.limits.list_every, self.is_restored);
+        let lists = self.lists.entry(settings.id.clone()).or_default();
+        // Connections drop often; they never make lists more frequent than this.
+        let is_new = is_restored && lists.complete < LISTS_MIN;
+        let is_busy = is_moving || has_orphans || is_new || lists.is_urgent;
+        let every = if is_busy { every.min(LIST_BUSY) } else { every };
+        let due = match (lists.asked_at, lists.answered_at) {
+            (Some(asked_at), _) => asked_at.plus(ANSWER_MAX),
+            (None, Some(answered_at)) => {
+                let delay_max = every.saturating_mul(16).min(every.max(ANSWER_MAX));
+                answered_at.plus(Backoff::new(every, delay_max).delay(lists.failed))
+            }
+            (None, None) => now,
+        };
+        if now < due {
+            return due;
+        }
+        lists.is_urgent = false;
+        lists.asked_at = Some(now);
+        outbox.call_provider(&settings.id, ProviderCall::List);
+        now.plus(ANSWER_MAX)
+    }
+
+    fn request_prices(&mut self, now: Timestamp, settings: &FleetSettings, outbox: &mut Outbox) -> Timestamp {
+        let known = self.states.get(&settings.id).map(|fleet| &fleet.prices);
+        let is_known = settings.offers.iter().all(|offer| known.is_some_and(|it| it.contains_key(offer)));
+        let is_needed = settings.hour_max.is_some() || settings.day_max.is_some();
+        let every = if is_needed && !is_known { PRICES_MISSING } else { PRICES_EVERY };
+        let lists = self.lists.entry(settings.id.clone()).or_default();
+        let due = lists.priced_at.map_or(now, |at| at.plus(every));
+        if now < due {
+            return due;
+        }
+        lists.priced_at = Some(now);
+        outbox.call_provider(&settings.id, ProviderCall::Price);
+        now.plus(every)
+    }
+
+    /// Repeats return calls until the pod is proven gone, and raises an alert when that takes long.
+    fn request_returns(
+        &mut self,
+        now: Timestamp,
+        settings: &FleetSettings,
+        outbox: &mut Outbox,
+    ) -> Timestamp {
+        let returning = self.of_fleet(&settings.id).filter(|rental| rental.phase == RentalPhase::Returning);
+        let machines: Vec<_> = returning.map(|rental| rental.machine.clone()).collect();
+        let mut next = Timestamp::NEVER;
+        for machine in machines {
+            self.request_return(now, &machine, outbox);
+            let Some(rental) = self.rentals.get_mut(&machine) else { continue };
+            let alarm_at = rental.since.plus(settings.limits.return_timeout);
+            if now >= alarm_at && !rental.return_alarm_sent {
+                rental.return_alarm_sent = true;
+                let reason = slow_return(rental, settings.limits.return_timeout);
+                outbox.publish(now, FleetEvent::MachineAlarm { rental, reason });
+                self.store_rental(&machine, outbox);
+            } else if now < alarm_at {
+                next = next.min(alarm_at);
+            }
+            if let Some(at) = self.rentals.get(&machine).and_then(|rental| rental.return_at) {
+                next = next.min(at);
+            }
+        }
+        next
+    }
+}
+
+fn orphan_returned(now: Timestamp, id: &FleetId, pod: &Pod, lists: u32, outbox: &mut Outbox) {
+    let reason = format!("pod {} is called {} and has no record here", pod.id, pod.tag);
+    outbox.publish(now, FleetEvent::MachineOrphan { fleet: id, pod, lists, reason });
+    outbox.call_provider(id, ProviderCall::Return { pod: pod.id.clone() });
+}
+
+/// For an operator: only the provider's console can tell more.
+fn slow_return(rental: &Rental, limit: Duration) -> String {
+    let pod = rental.pod.as_ref().map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
+    format!(
+        "{pod} was to be returned {} ago and is still not gone, after {} requests: check your provider's console",
+        humanize(limit),
+        rental.returns
+    )
+}

@@ -1,0 +1,136 @@
+//! Renting machines and returning them, as far as only the fleet is concerned: orders, numbers, return calls, and what
+//! a provider's answers say about the provider.
+
+use std::time::Duration;
+
+use super::Fleets;
+use crate::id::{FleetId, MachineId};
+use crate::plane::fleet_event::Scaling;
+use crate::plane::{FleetEvent, Outbox};
+use crate::provider::{PodTag, ProviderCall, ProviderError};
+use crate::rental::{Rental, RentalPhase};
+use crate::scale::ScalingDirection;
+use crate::settings::Settings;
+use crate::time::Timestamp;
+
+/// Missing capacity is often back soon.
+pub(in crate::plane) const CAPACITY_WAIT: Duration = Duration::from_secs(60);
+
+impl Fleets {
+    /// Orders machines. They are stored in the same commit that releases the call to the provider.
+    pub(in crate::plane) fn rent(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        count: u32,
+        reason: &str,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) {
+        let Some(settings) = settings.fleet(id) else { return };
+        let Some(deployment) = self.deployment.clone() else { return };
+        let direction = ScalingDirection::Up;
+        self.record_direction(now, id, direction, outbox);
+        let scaling = Scaling { direction, fleet: Some(id), worker: None, count, reason };
+        outbox.publish(now, FleetEvent::Scaled(scaling));
+        for _ in 0..count {
+            let fleet = self.state(id);
+            let Ok(offer) = fleet.offer(now, settings) else { return };
+            // The counted offer may be avoided by now, and the next one may cost more.
+            let coming = u32::try_from(self.spawning(id)).unwrap_or(u32::MAX);
+            let is_paid = self.affordable(now, &fleet, settings).is_none_or(|(count, _)| count > 0);
+            // A failure within this very cycle may have tripped the brake.
+            if !is_paid || fleet.creation.creations_max(now, coming) == 0 {
+                return;
+            }
+            let number = self.next_number(now);
+            let tag = PodTag { deployment: &deployment, fleet: id.as_str(), number: &number }.to_string();
+            let Ok(machine) = format!("{id}-{number}").parse::<MachineId>() else { return };
+            let mut rental = Rental::wanted(now, machine.clone(), tag.clone(), offer.clone(), settings);
+            rental.price = self.price_of(settings, &offer);
+            reason.clone_into(&mut rental.reason);
+            self.rentals.insert(machine.clone(), rental);
+            self.store_rental(&machine, outbox);
+            self.publish_phase(now, &machine, outbox);
+            outbox.call_provider(id, ProviderCall::Rent { machine, tag, offer });
+        }
+    }
+
+    /// A unique machine number: from the time, and increasing within one millisecond.
+    fn next_number(&mut self, now: Timestamp) -> String {
+        self.last_number = now.as_millis().max(self.last_number + 1);
+        let (mut number, mut digits) = (self.last_number, Vec::new());
+        while number > 0 {
+            digits.push(char::from_digit(u32::try_from(number % 36).unwrap_or(0), 36).unwrap_or('0'));
+            number /= 36;
+        }
+        digits.iter().rev().collect()
+    }
+
+    /// A machine that was paid for and never worked: its offer and host are avoided for a while.
+    pub(in crate::plane) fn creation_failed(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        reason: &str,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) {
+        let Some(rental) = self.rentals.get(machine) else { return };
+        let (id, offer, host) = (rental.fleet.clone(), rental.offer.clone(), rental.host.clone());
+        let wait = offer_cooldown(&id, settings);
+        let has_choice = settings.fleet(&id).is_some_and(|settings| settings.offers.len() > 1);
+        let fleet = self.state_mut(&id);
+        fleet.creation.failed(now, reason);
+        if has_choice {
+            fleet.avoid(now, &offer, wait, reason);
+        }
+        if let Some(host) = host {
+            fleet.avoid_host(now, &host, wait.saturating_mul(6), reason);
+        }
+        self.store_fleet(&id, outbox);
+    }
+
+    /// Requests the return of a machine, if due; a machine without a known pod must be found by its tag first.
+    pub(in crate::plane) fn request_return(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        outbox: &mut Outbox,
+    ) {
+        let Some(rental) = self.rentals.get_mut(machine) else { return };
+        let is_due = rental.phase == RentalPhase::Returning && rental.return_at.is_none_or(|at| at <= now);
+        let id = rental.fleet.clone();
+        let can_call_provider = self.states.get(&id).is_none_or(|fleet| fleet.can_call_provider(now));
+        let Some(pod) = rental.pod.clone().filter(|_| is_due && can_call_provider) else { return };
+        rental.return_requested(now);
+        self.store_rental(machine, outbox);
+        outbox.call_provider(&id, ProviderCall::Return { pod });
+    }
+
+    pub(in crate::plane) fn provider_answered(&mut self, id: &FleetId, outbox: &mut Outbox) {
+        let fleet = self.state_mut(id);
+        if fleet.quiet_until.is_some() {
+            fleet.answered();
+            self.store_fleet(id, outbox);
+        }
+    }
+
+    pub(in crate::plane) fn provider_failed(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        call: &'static str,
+        fault: &ProviderError,
+        outbox: &mut Outbox,
+    ) {
+        self.state_mut(id).provider_failed(now, fault);
+        self.store_fleet(id, outbox);
+        outbox.publish(now, FleetEvent::Fault { fleet: id, call, fault });
+    }
+}
+
+/// How long an offer that failed is avoided.
+pub(in crate::plane) fn offer_cooldown(id: &FleetId, settings: &Settings) -> Duration {
+    settings.fleet(id).map_or(CAPACITY_WAIT, |settings| settings.limits.offer_cooldown)
+}
