@@ -47,7 +47,7 @@ pub(crate) async fn measure_in_folder(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Three significant digits: a noisy machine supports no more.
+/// Three or four significant digits: a noisy machine supports no more.
 fn format_figure(value: f64) -> String {
     match value {
         _ if value >= 1000.0 => format!("{value:.0}"),

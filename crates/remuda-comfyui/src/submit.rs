@@ -33,8 +33,8 @@ impl ComfyuiClient {
     pub async fn submit(&self, prompt: &PreparedPrompt) -> SubmitOutcome {
         match self.post("prompt", prompt.body().to_vec()).await {
             Ok((status, body)) => match judge(status, &body, prompt) {
-                Verdict::Final(submission) => submission,
-                Verdict::Withdraw { id, failure } => {
+                PromptAnswer::Final(submission) => submission,
+                PromptAnswer::Withdraw { id, failure } => {
                     // If this fails, part of the prompt runs for nothing; no attempt waits for its result.
                     if let Err(error) = self.withdraw(&id).await {
                         tracing::info!(prompt = id, %error, "withdrawing a partially valid prompt failed");
@@ -63,7 +63,7 @@ impl ComfyuiClient {
 }
 
 #[derive(Debug)]
-enum Verdict {
+enum PromptAnswer {
     Final(SubmitOutcome),
     /// Accepted by the server, but must not run.
     Withdraw {
@@ -72,8 +72,8 @@ enum Verdict {
     },
 }
 
-fn judge(status: StatusCode, body: &[u8], prompt: &PreparedPrompt) -> Verdict {
-    let verdict = Verdict::Final;
+fn judge(status: StatusCode, body: &[u8], prompt: &PreparedPrompt) -> PromptAnswer {
+    let verdict = PromptAnswer::Final;
     match status {
         StatusCode::OK => accepted(body, prompt),
         StatusCode::BAD_REQUEST => verdict(SubmitOutcome::Refused(match json::parse::<Refusal>(body) {
@@ -97,9 +97,9 @@ fn judge(status: StatusCode, body: &[u8], prompt: &PreparedPrompt) -> Verdict {
     }
 }
 
-fn accepted(body: &[u8], prompt: &PreparedPrompt) -> Verdict {
+fn accepted(body: &[u8], prompt: &PreparedPrompt) -> PromptAnswer {
     let Ok(answer) = json::parse::<Accepted>(body) else {
-        return Verdict::Final(SubmitOutcome::Unconfirmed(
+        return PromptAnswer::Final(SubmitOutcome::Unconfirmed(
             "ComfyUI answered 200 with an unexpected body".to_owned(),
         ));
     };
@@ -108,12 +108,12 @@ fn accepted(body: &[u8], prompt: &PreparedPrompt) -> Verdict {
             ServiceFault::Missing,
             "this ComfyUI ignores our prompt ids, so the result could not be found: version 0.3.45 or later is required",
         );
-        return Verdict::Withdraw { id: answer.prompt_id, failure };
+        return PromptAnswer::Withdraw { id: answer.prompt_id, failure };
     }
     if answer.node_errors.0.is_empty() {
-        return Verdict::Final(SubmitOutcome::Accepted);
+        return PromptAnswer::Final(SubmitOutcome::Accepted);
     }
-    Verdict::Withdraw { id: answer.prompt_id, failure: node_failure(&answer.node_errors) }
+    PromptAnswer::Withdraw { id: answer.prompt_id, failure: node_failure(&answer.node_errors) }
 }
 
 #[derive(Deserialize)]

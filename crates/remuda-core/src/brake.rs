@@ -306,7 +306,7 @@ mod tests {
         brake.record_beat(at(4), &worker(6), &Settings::default());
         assert_eq!(brake.wake_at(), Some(at(34)), "a lease after the last loss");
         brake.record_loss(at(20), &worker(5), 1, &Settings::default());
-        assert!(brake.is_on(at(49)), "a further loss begins the lease anew");
+        assert!(brake.is_on(at(49)), "a further loss starts the lease again");
         brake.record_beat(at(20), &worker(6), &Settings::default());
         assert!(brake.is_on(at(49)) && !brake.is_on(at(50)) && brake.is_on(at(49)), "asking changes nothing");
         assert!(brake.release(at(50)) && !brake.release(at(50)), "told once");

@@ -72,9 +72,11 @@
 mod backoff;
 mod breaker;
 mod budget;
+mod panic_message;
 mod watch;
 
 pub use self::backoff::Backoff;
 pub use self::breaker::{Breaker, BreakerLimits, BreakerState};
 pub use self::budget::{Budget, BudgetVerdict};
+pub use self::panic_message::panic_message;
 pub use self::watch::{Watch, WatchLimits, WatchVerdict};

@@ -20,12 +20,13 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
+use remuda_core::supervise::panic_message;
+
 use self::frame::{FromChild, ToChild};
 use crate::backend::Engines;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::model::LoadedModel;
-use crate::panic_message::panic_message;
 use crate::request::RequestPart;
 use crate::spec::ModelSpec;
 

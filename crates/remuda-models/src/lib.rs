@@ -23,7 +23,6 @@ pub mod fake;
 pub mod fetch;
 mod golden;
 pub mod model;
-mod panic_message;
 pub mod pool;
 pub mod request;
 pub mod result;

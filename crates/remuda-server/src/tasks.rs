@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use remuda_core::supervise::Backoff;
+use remuda_core::supervise::{Backoff, panic_message};
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
@@ -263,9 +263,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn failure_text(error: tokio::task::JoinError) -> String {
     let Ok(panic) = error.try_into_panic() else { return "was cancelled".to_owned() };
-    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("panicked: {}", text.unwrap_or_else(|| "without a message".to_owned()))
+    format!("panicked: {}", panic_message(panic.as_ref()))
 }
 
 #[cfg(test)]

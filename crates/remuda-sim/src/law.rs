@@ -4,25 +4,45 @@ use std::fmt;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Law {
+    /// An acknowledged job is stored.
     S1,
+    /// An outcome never changes and is published once.
     S2,
+    /// Stale reports and beats change nothing.
     S3,
+    /// Attempt numbers rise, and one attempt runs on one worker.
     S4,
+    /// Only what is committed has effects.
     S5,
+    /// An attempt is lost only on evidence.
     S6,
+    /// Attempts are bounded, and poison does not spread.
     S7,
+    /// Machines and money stay within their limits, and foreign pods are untouched.
     S8,
+    /// Nothing of an older term is written.
     S9,
+    /// Clocks that jump or drift change no verdict.
     S10,
+    /// What is kept stays within its limits.
     S11,
+    /// Blocks, pins, readiness and reasons hold, and every index is correct.
     S12,
+    /// Every job ends.
     L1,
+    /// Every end at a service is noticed and recorded.
     L2,
+    /// A dead worker's attempts are taken from it in time.
     L3,
+    /// The view of workers, services and pods becomes true again.
     L4,
+    /// There are no storms of calls, and fleets do not oscillate.
     L5,
+    /// No block and no trial outlives its reason.
     L6,
+    /// No tenant is passed over again and again.
     Fair,
+    /// Event numbers have no gaps.
     Events,
 }
 

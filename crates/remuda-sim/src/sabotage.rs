@@ -37,21 +37,27 @@ pub enum Sabotage {
     NoMassLossBrake,
     /// Attempts that a worker no longer lists are still assumed to run there.
     IgnoreInventory,
+    /// A job may have any number of attempts.
     NoAttemptCap,
+    /// A job that takes down workers gets another one.
     PoisonSpreads,
     /// The store accepts writes of any term.
     NoTerm,
+    /// Any number of blocks is kept.
     UnboundedBlocks,
     /// Blocks apply to the exact workflow, with its texts and seeds, instead of the shape.
     BlockByHash,
     /// A block that ends is removed at once, without a trial.
     NoHalfOpen,
+    /// Blocks and quarantines never end.
     EndlessBlocks,
     /// Beats keep coming for dead workers.
     GhostBeats,
+    /// Idle workers beat three times a second.
     BusyBeats,
     /// All jobs belong to one tenant: first come, first served.
     OneTenant,
+    /// Some events are not stored.
     DropEvent,
     /// A result is confirmed as recorded and then dropped.
     SettleAndForget,
@@ -71,6 +77,7 @@ pub enum Sabotage {
     TrustOneUnknown,
     /// A restarted service is assumed to still have its prompts.
     IgnoreServiceRestart,
+    /// A socket that closed or fell silent is not opened again.
     NeverReopen,
     /// A "done" message is taken as the result.
     TrustDoneMessages,
@@ -80,6 +87,7 @@ pub enum Sabotage {
     NeverProbeSilence,
     /// Pins and exclusions of jobs are ignored.
     IgnorePins,
+    /// The preferred workers of jobs are ignored.
     IgnorePreferences,
     /// A restart forgets the affinities set by operators.
     ForgetAffinities,
@@ -97,14 +105,19 @@ pub enum Sabotage {
     FakeReturns,
     /// Pods of another deployment are treated as ours.
     ClaimForeignPods,
+    /// A fleet may have a thousand machines.
     NoMaximum,
+    /// The hourly budget is ignored.
     NoHourlyBudget,
+    /// The daily budget is ignored.
     NoDailyBudget,
     /// Fleets grow and shrink with every change of load.
     NoReversalCooldown,
+    /// The provider is asked for its machines every second.
     BusyLists,
     /// Pods without a record are never returned.
     NoSweep,
+    /// A drain has no time limit.
     EndlessDrains,
     /// A machine that was given up may still join.
     AdmitRetiredMachines,

@@ -46,7 +46,7 @@ impl CredentialFile {
             std::fs::rename(new, &self.0)
         };
         if let Err(error) = write() {
-            warn!(%error, path = %self.0.display(), "could not store the worker token; a restarted worker cannot join");
+            warn!(%error, path = %self.0.display(), "could not store the worker's token; after a restart it may be unable to join");
         }
     }
 }

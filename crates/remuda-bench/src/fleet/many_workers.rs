@@ -92,7 +92,7 @@ async fn crowd(table: &mut Figures, options: &FleetBenchOptions, plane: &PlanePr
     for tasks in [&mut submitters, &mut workers] {
         if let Some(ended) = tasks.try_join_next() {
             ended??;
-            anyhow::bail!("somebody stopped before the end");
+            anyhow::bail!("a worker stopped before the end");
         }
     }
     let rate = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64 / seconds;

@@ -130,7 +130,7 @@ async fn checks(table: &mut Figures, model: &Path, seconds: f64) -> anyhow::Resu
     let (idle, used) = (Duration::from_secs(5), Used::by(&often)?);
     tokio::time::sleep(idle).await;
     let percent = used.since(&often)?.as_secs_f64() / idle.as_secs_f64() * 100.0;
-    let note = "of a core while nobody asks anything, asked every second; wanted: < 1".to_owned();
+    let note = "of a core without requests, measured every second; wanted: < 1".to_owned();
     table.add("health checks of an idle copy", percent, "%", note);
     end(&often);
     Ok(())

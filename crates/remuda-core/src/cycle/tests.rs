@@ -115,18 +115,16 @@ fn silence_fails_a_worker_only_while_work_waits() {
 
 #[test]
 fn silent_machine_is_given_up_after_its_fleets_contact_timeout() {
-    let silent = |seconds| WorkerView {
-        beat_at: Some(ago(seconds)),
-        presence: Presence::Offline,
-        ..worker("a", Active)
-    };
-    let after = |contact_timeout, seconds| FleetSnapshot {
-        contact_timeout: Some(Duration::from_secs(contact_timeout)),
-        ..fleet(0, [silent(seconds), busy("b", 2), busy("c", 3)])
+    let after = |contact_timeout, seconds| {
+        let silent = WorkerView { beat_at: Some(ago(seconds)), presence: Presence::Offline, ..busy("a", 1) };
+        FleetSnapshot {
+            contact_timeout: Some(Duration::from_secs(contact_timeout)),
+            ..fleet(0, [silent, busy("b", 2), busy("c", 3)])
+        }
     };
     check(&after(3600, 1200), &[]);
     check(&after(900, 900), &[]);
-    check(&after(900, 901), &["fail a: no beat for 15 min 1 s: its machine has stopped itself"]);
+    check(&after(900, 901), &["fail a: no beat for 15 min 1 s: its machine has stopped itself", "reset"]);
 }
 
 #[test]

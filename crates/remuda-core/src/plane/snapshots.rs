@@ -175,10 +175,14 @@ impl Plane {
         let is_served = fleet.services.is_empty() || fleet.services.contains(demand.service());
         let is_labelled = needs.labels.iter().all(|(name, value)| fleet.labels.get(name) == Some(value));
         let mut known = self.workers.iter().filter(|it| it.fleet.as_ref() == Some(&fleet.id)).peekable();
-        let nobody = known.peek().is_none();
+        let has_no_workers = known.peek().is_none();
         is_served
             && is_labelled
-            && if nobody { needs.pin.is_none() } else { known.any(|it| mismatch(demand, it).is_none()) }
+            && if has_no_workers {
+                needs.pin.is_none()
+            } else {
+                known.any(|it| mismatch(demand, it).is_none())
+            }
     }
 
     /// Machines wanted by a policy other than queue length. None until something was measured.

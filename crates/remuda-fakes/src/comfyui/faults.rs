@@ -52,7 +52,11 @@ impl Fault {
         (Fault::DropSockets, "drop-sockets", "every socket is cut in the middle of the run"),
         (Fault::DropAllMessages, "drop-all-messages", "no message about this prompt is sent"),
         (Fault::HalfOpen, "half-open", "sockets stay open, and nothing is sent or read on them any more"),
-        (Fault::SlowReader, "slow-reader", "nobody gets messages for a while, as if one client did not read"),
+        (
+            Fault::SlowReader,
+            "slow-reader",
+            "no client gets messages for a while, as if one client did not read",
+        ),
         (Fault::Hang, "hang", "the prompt runs for ever and hears no interrupt"),
         (Fault::Slow, "slow", "every node takes ten times as long"),
         (Fault::Die, "die", "the server dies in the middle of the run, as by kill -9"),

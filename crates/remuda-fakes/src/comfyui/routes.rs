@@ -24,8 +24,8 @@ use super::queue::{Flags, Item};
 use super::server::Server;
 use super::values::is_truthy;
 use super::{Version, control, history, info, jobs, socket, submit, transfer};
-use crate::address::{ask, decode, query};
 use crate::connection::{Gate, Switch};
+use crate::url::{decode, query, query_value};
 
 /// Largest request body.
 pub(super) const BODY_MAX: usize = 100 << 20;
@@ -165,7 +165,7 @@ async fn route(server: Arc<Server>, switch: Switch, request: Request) -> Respons
 }
 
 async fn upgrade(server: Arc<Server>, request: Request) -> Response {
-    let client = ask(&query(request.uri()), "clientId").map(str::to_owned);
+    let client = query_value(&query(request.uri()), "clientId").map(str::to_owned);
     let (mut parts, _) = request.into_parts();
     match WebSocketUpgrade::from_request_parts(&mut parts, &()).await {
         Ok(upgrade) => upgrade
@@ -199,7 +199,7 @@ fn show(server: &Server, pattern: &str, part: &str, uri: &Uri) -> Response {
         }
         "/users" => ok(json!({"storage": "server", "migrated": true})),
         "/settings/{id}" => ok(Value::Null),
-        "/userdata" if ask(&query, "dir").is_none() => {
+        "/userdata" if query_value(&query, "dir").is_none() => {
             answer::plain(StatusCode::BAD_REQUEST, "Directory not provided")
         }
         "/userdata" => answer::plain(StatusCode::NOT_FOUND, "Directory not found"),
@@ -222,7 +222,7 @@ fn queue(server: &Server) -> String {
 }
 
 fn past(server: &Server, query: &[(String, String)]) -> Response {
-    let number = |key| ask(query, key).map(str::parse::<i64>).transpose();
+    let number = |key| query_value(query, key).map(str::parse::<i64>).transpose();
     let (Ok(max_items), Ok(offset)) = (number("max_items"), number("offset")) else {
         return answer::trouble();
     };

@@ -11,7 +11,7 @@ use super::files::{Folder, Place};
 use super::image::jpeg;
 use super::routes::{BODY_MAX, answer};
 use super::server::Server;
-use crate::address::{ask, query};
+use crate::url::{query, query_value};
 
 /// A WebP of one pixel: previews are not worth an encoder.
 const WEBP: &[u8] = b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0\x2f\0\0\0\x10\x07\x10\x11\x11\x88\x88\xfe\x07\0";
@@ -97,21 +97,21 @@ fn free_place(server: &Server, wanted: &Place, bytes: &Bytes) -> Place {
 /// `GET /view`.
 pub(super) fn view(server: &Server, uri: &Uri, headers: &HeaderMap) -> Response {
     let query = query(uri);
-    let Some(name) = ask(&query, "filename") else { return answer::empty(StatusCode::NOT_FOUND) };
+    let Some(name) = query_value(&query, "filename") else { return answer::empty(StatusCode::NOT_FOUND) };
     if name.starts_with('/') || name.contains("..") {
         return answer::empty(StatusCode::BAD_REQUEST);
     }
-    let Some(folder) = Folder::named(ask(&query, "type").unwrap_or("output")) else {
+    let Some(folder) = Folder::named(query_value(&query, "type").unwrap_or("output")) else {
         return answer::empty(StatusCode::BAD_REQUEST);
     };
-    let subfolder = ask(&query, "subfolder").unwrap_or("").trim_end_matches('/').to_owned();
+    let subfolder = query_value(&query, "subfolder").unwrap_or("").trim_end_matches('/').to_owned();
     let name = name.rsplit('/').next().unwrap_or(name).to_owned();
     let place = Place { folder, subfolder, name };
     if place.leaves_its_folder() {
         return answer::empty(StatusCode::FORBIDDEN);
     }
     let Some(bytes) = server.estate.disk.read(&place) else { return answer::empty(StatusCode::NOT_FOUND) };
-    if let Some(preview) = ask(&query, "preview") {
+    if let Some(preview) = query_value(&query, "preview") {
         let is_image = kind(&place.name).starts_with("image/");
         return match preview.split(';').next() {
             _ if !is_image => answer::trouble(),

@@ -122,7 +122,7 @@ impl RunpodFault {
             "creation: 30 s of silence, cut, and a pod",
         ),
         (RunpodFault::Double, Occasion::Create, "double", "a second pod with the same name is made"),
-        (RunpodFault::Foreign, Occasion::Create, "foreign", "somebody else makes a pod in the account too"),
+        (RunpodFault::Foreign, Occasion::Create, "foreign", "another owner makes a pod in the account too"),
         (RunpodFault::LateList, Occasion::Create, "late-list", "the pod is in no list for up to 20 s"),
         (RunpodFault::LateGet, Occasion::Create, "late-get", "the pod is 404 for up to 20 s"),
         (RunpodFault::Stepwise, Occasion::Create, "stepwise", "PROVISIONING, STARTING, then RUNNING"),

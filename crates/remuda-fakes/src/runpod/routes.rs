@@ -18,8 +18,8 @@ use super::logs::Wish;
 use super::order::{Change, Order};
 use super::server::Server;
 use super::{billing, catalog, control};
-use crate::address::{ask, decode, query};
 use crate::connection::{Gate, Switch};
+use crate::url::{decode, query, query_value};
 
 /// Largest request body.
 const BODY_MAX: usize = 102_400;
@@ -56,7 +56,7 @@ async fn respond(server: State<Arc<Server>>, switch: ConnectInfo<Switch>, reques
         return answer.into_response();
     }
     let pairs = query(&parts.uri);
-    let asked = |key: &str| ask(&pairs, key).map(str::to_owned);
+    let asked = |key: &str| query_value(&pairs, key).map(str::to_owned);
     let response = {
         let mut account = server.account();
         account.settle();

@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use remuda_core::supervise::panic_message;
+
 use super::ModelRuntime;
 use super::copy_handle::CopyOrder;
 use super::shared::PoolShared;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
-use crate::panic_message::panic_message;
 use crate::request::RequestPart;
 use crate::supervisor::{CopyId, ExitReason, SupervisorEvent};
 
@@ -33,7 +34,7 @@ fn live(runtime: &ModelRuntime, shared: &Arc<PoolShared>, copy: CopyId, beacon: 
                 let outcome = model.answer(&batch, beacon, &mut |update| shared.stream(copy, run, update));
                 shared.apply(SupervisorEvent::Finished { copy, run, outcome });
             }
-            // A thread reads its beacon, and so does the supervisor.
+            // Not needed here: a thread copy is stopped and watched through its beacon.
             CopyOrder::Stop(_) | CopyOrder::Ping(_) => {}
             CopyOrder::Quit => return ExitReason::Requested,
         }

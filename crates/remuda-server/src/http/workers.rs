@@ -60,23 +60,23 @@ pub(super) async fn join(
 /// A worker that joins again must use the same name.
 async fn same_worker(context: &Context, worker: &WorkerId, credential: Hash) -> Result<(), ApiError> {
     let name = worker.clone();
-    let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == credential);
-    if context.plane.read(look).await? {
+    let find = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == credential);
+    if context.plane.read(find).await? {
         return Ok(());
     }
-    let message = format!("this was not given to worker {worker}, or not the last time it joined");
+    let message = format!("this is not the token that worker {worker} got when it last joined");
     Err(ApiError::new(StatusCode::FORBIDDEN, "wrong_token", message))
 }
 
 /// A join that replaces an online worker may be that worker after a restart, or an impostor: it is logged.
 async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<AuditTarget>, ApiError> {
     let name = worker.clone();
-    let is_there = |worker: &Worker| worker.presence == Presence::Online;
-    let was_there = context.plane.read(move |plane, _| plane.worker(&name).is_some_and(is_there)).await?;
-    if was_there {
+    let is_online = |worker: &Worker| worker.presence == Presence::Online;
+    let was_online = context.plane.read(move |plane, _| plane.worker(&name).is_some_and(is_online)).await?;
+    if was_online {
         warn!(%worker, "another worker takes the place of the one that is online");
     }
-    let how = if was_there { ", in place of the one that was online" } else { "" };
+    let how = if was_online { ", in place of the one that was online" } else { "" };
     Ok(Extension(AuditTarget(format!("worker {worker}{how}"))))
 }
 
@@ -111,8 +111,8 @@ pub(super) async fn beat(
     let event =
         PlaneEvent::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), long_poll: waits };
     let answer = if waits {
-        let line = HeldBeat { plane: context.plane.clone(), worker, seq, is_open: true };
-        line.wait(&context, event, wait.min(WAIT_MAX)).await?
+        let held = HeldBeat { plane: context.plane.clone(), worker, seq, is_open: true };
+        held.wait(&context, event, wait.min(WAIT_MAX)).await?
     } else {
         Some(context.plane.request_queued(event).await?)
     };
@@ -185,7 +185,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Hash, ApiError> {
 }
 
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Goodbye {
+pub(super) struct LeaveQuery {
     #[serde(default)]
     reason: String,
 }
@@ -195,15 +195,15 @@ pub(super) async fn leave(
     State(context): State<Context>,
     caller: Caller,
     Path(worker): Path<String>,
-    goodbye: Result<Query<Goodbye>, QueryRejection>,
+    query: Result<Query<LeaveQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
-    let Query(goodbye) = goodbye?;
-    let speaks_itself =
+    let Query(query) = query?;
+    let is_own_request =
         caller.is_joined() || headers.contains_key(header::AUTHORIZATION) && caller.is_anyone();
-    let token_hash = if speaks_itself { Some(token(&headers)?) } else { None };
-    let reason = if goodbye.reason.is_empty() { "it said goodbye".to_owned() } else { goodbye.reason };
+    let token_hash = if is_own_request { Some(token(&headers)?) } else { None };
+    let reason = if query.reason.is_empty() { "it left".to_owned() } else { query.reason };
     context.plane.request_queued(PlaneEvent::Leave { worker: worker.clone(), token_hash, reason }).await?;
     Ok(Json(json!({ "worker": worker, "presence": "offline" })))
 }
@@ -211,12 +211,12 @@ pub(super) async fn leave(
 pub(super) async fn drain(
     State(context): State<Context>,
     Path(worker): Path<String>,
-    goodbye: Result<Query<Goodbye>, QueryRejection>,
+    query: Result<Query<LeaveQuery>, QueryRejection>,
     body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
-    let (Query(goodbye), (within, reason)) = (goodbye?, DrainBody::read(&body)?);
-    let reason = [reason, goodbye.reason].into_iter().find(|reason| !reason.is_empty());
+    let (Query(query), (within, reason)) = (query?, DrainBody::read(&body)?);
+    let reason = [reason, query.reason].into_iter().find(|reason| !reason.is_empty());
     let reason = reason.unwrap_or_else(|| DEFAULT_DRAIN_REASON.to_owned());
     context.plane.request(PlaneEvent::Drain { worker: worker.clone(), reason, within }).await?;
     let deadline = within.map(|within| within.as_secs_f64());
@@ -309,10 +309,10 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
 }
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
-    let look = |plane: &Plane, now| {
+    let views = |plane: &Plane, now| {
         plane.workers().map(|worker| view(worker, plane.settings(), now)).collect::<Vec<_>>()
     };
-    let workers = context.plane.read(look).await?;
+    let workers = context.plane.read(views).await?;
     Ok(Json(json!({ "workers": workers })))
 }
 
@@ -322,8 +322,8 @@ pub(super) async fn one(
 ) -> Result<Json<Value>, ApiError> {
     let id: WorkerId = worker.parse()?;
     let name = id.clone();
-    let look = move |plane: &Plane, now| plane.worker(&id).map(|worker| view(worker, plane.settings(), now));
-    let found = context.plane.read(look).await?;
+    let find = move |plane: &Plane, now| plane.worker(&id).map(|worker| view(worker, plane.settings(), now));
+    let found = context.plane.read(find).await?;
     found.map(|view| Json(json!(view))).ok_or_else(|| {
         ApiError::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have"))
     })

@@ -42,7 +42,7 @@ async fn until(is_so: impl AsyncFn() -> bool) {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), wait).await.expect("it should come to be so");
+    tokio::time::timeout(Duration::from_secs(10), wait).await.expect("the condition was not met within 10 s");
 }
 
 /// Faults: X10.

@@ -45,7 +45,7 @@ impl ModelJob {
         let chosen = match &model {
             Some(model) => models.iter().find(|(spec, _)| spec.name == *model),
             None if capability.is_none() => {
-                return Err(invalid("name a `model`, or a `capability` that any model may have"));
+                return Err(invalid("give a `model`, or a `capability` that one of the models has"));
             }
             None => models.iter().find(|(_, found)| fits(found.capability)),
         };
@@ -94,7 +94,8 @@ impl ModelJob {
 
 async fn fetch_image(name: &Value, blobs: &BlobLink) -> Result<Vec<u8>, ServiceFailure> {
     let hash = name.as_str().and_then(|name| name.parse::<BlobHash>().ok());
-    let hash = hash.ok_or_else(|| invalid("an image must be a blob: store it and name it as blake3:…"))?;
+    let hash =
+        hash.ok_or_else(|| invalid("an image must be the hash of an uploaded blob, such as blake3:…"))?;
     match blobs.fetch_bytes(&hash, IMAGE_BYTES_MAX).await {
         Ok(bytes) => Ok(bytes.into()),
         Err(error @ (BlobLinkError::Missing { .. } | BlobLinkError::TooLarge { .. })) => {

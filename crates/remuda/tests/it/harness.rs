@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use self::client::{Client, answered};
 pub(crate) use self::plane::{Plan, Plane, free_address};
-pub(crate) use self::process::{Process, remuda};
+pub(crate) use self::process::{Process, is_running, remuda};
 pub(crate) use self::raw::Raw;
 pub(crate) use self::scripted_worker::ScriptedWorker;
 pub(crate) use self::stream::{Event, Stream};

@@ -1,6 +1,5 @@
 //! Workers that are killed, paused, stopped and duplicated.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -8,8 +7,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::harness::{
-    Gate, Plane, Process, QUICK, ScriptedWorker, Worker, answered, assert_contains_all, remuda, sleep_for,
-    wait_until,
+    Gate, Plane, Process, QUICK, ScriptedWorker, Worker, answered, assert_contains_all, is_running, remuda,
+    sleep_for, wait_until,
 };
 
 /// Two workers of one kind: the one that runs the job, and the other.
@@ -32,7 +31,7 @@ async fn is_named(plane: &Plane, worker: &Worker, job: &str) {
     .await;
 }
 
-/// Says that it begun, waits at the gate, and tells which attempt it was.
+/// Reports that it has begun, waits at the gate, and prints its attempt number.
 fn gated(gate: &Gate) -> String {
     format!("echo begun >&2; {}; echo $REMUDA_ATTEMPT", gate.wait())
 }
@@ -102,14 +101,14 @@ async fn stopping_worker_finishes_its_attempts() {
     assert!(worker.process.ended().await.success(), "{}", worker.process.said());
     let ended = plane.job(&job).await;
     assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!(1)));
-    assert_eq!(plane.worker("a").await["presence"], "offline", "it said goodbye");
+    assert_eq!(plane.worker("a").await["presence"], "offline", "it left");
     assert_eq!(plane.job(&later).await["state"], "queued", "it took on nothing more");
 }
 
 /// Faults: A13.
 #[tokio::test]
 async fn second_signal_kills_worker_and_children() {
-    // A lease that is no help: what happens at once happens because it was said.
+    // The lease is too long to help: the job moves at once only because the worker said that it leaves.
     let plane = Plane::start(&["lease=1h", "retry.base=10ms", "retry.max=20ms"]).await;
     let gate = Gate::closed(plane.folder(), "gate");
     // Ignores SIGTERM, like its child; both end with the gate if nothing kills them before.
@@ -129,12 +128,6 @@ async fn second_signal_kills_worker_and_children() {
     wait_until("the command's own child is gone", async || (!is_running(child.trim())).then_some(())).await;
     let why = plane.why(&job).await;
     assert_contains_all(why["attempts"][0]["message"].as_str().unwrap(), &["left: it was asked to stop"]);
-}
-
-/// A killed process may still be a zombie until its new parent reaps it.
-fn is_running(process: &str) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(process).join("stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// Faults: A8, X2.

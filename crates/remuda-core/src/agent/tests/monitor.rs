@@ -336,7 +336,7 @@ fn waiting_behind_other_work_is_not_stuck() {
     assert_eq!(step(&agent), 2);
     agent.step(at(3_700_000), AgentEvent::Tick);
     agent.step(at(3_700_010), probed(ProbeResult::Pending { ahead: Some(7) }));
-    assert_eq!(step(&agent), 2, "nobody works on one thing for so long");
+    assert_eq!(step(&agent), 2, "no item may run for so long");
     agent.step(at(3_800_000), AgentEvent::Tick);
     agent.step(at(3_800_010), probed(ProbeResult::Pending { ahead: None }));
     assert_eq!(step(&agent), 2, "nothing runs there, and still it waits");

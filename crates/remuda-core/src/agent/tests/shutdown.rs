@@ -196,5 +196,5 @@ fn readings_are_sent_once_and_again_to_a_plane_that_does_not_know_them() {
     agent.step(at(3), unknown);
     assert_eq!(sent(&agent.step(at(4), joined())), 1, "another plane, or one that forgot");
     agent.step(at(70_000), AgentEvent::CallFailed { seq: Some(1), why: CallError::Unknown, jitter: 0 });
-    assert_eq!(sent(&agent.step(at(70_001), joined())), 0, "nobody reads them any more");
+    assert_eq!(sent(&agent.step(at(70_001), joined())), 0, "no client reads them any more");
 }

@@ -30,8 +30,8 @@ impl Fleets {
     pub(in crate::plane) fn rate_of(&self, fleet: &Fleet, settings: &FleetSettings) -> Money {
         let price = |rental: &Rental| rental.price.or_else(|| self.price_of(settings, &rental.offer));
         let orphans = self.orphans.values().filter(|orphan| orphan.fleet == settings.id);
-        let nobodys = orphans.filter_map(|orphan| orphan.price(fleet, settings));
-        self.of_fleet(&settings.id).filter_map(price).chain(nobodys).sum()
+        let orphan_prices = orphans.filter_map(|orphan| orphan.price(fleet, settings));
+        self.of_fleet(&settings.id).filter_map(price).chain(orphan_prices).sum()
     }
 
     /// Hourly price of all machines of a fleet, in every phase, and of its orphaned pods.

@@ -180,7 +180,7 @@ fn a_retry_that_waited_for_a_worker_is_taken_back_when_that_worker_will_not_take
             let beat = Beat { offer: Some(offer), slots: Some(0), ..story.beat_of("b") };
             story.send("b", beat, true).unwrap();
         }),
-        ("starts anew and offers something else", |story| {
+        ("starts again and offers something else", |story| {
             story.join_with("b", |join| join.services = ["other".parse().unwrap()].into());
         }),
         ("line dropped", |story| {

@@ -160,7 +160,7 @@ fn a_store_put_back_from_a_backup_gives_no_number_out_twice() {
     let job = story.submit("s");
     story.is(job, "running on a, attempt 1");
     let backup = story.kept.clone();
-    // After the backup: the worker starts anew, the attempt fails, another begins.
+    // After the backup: the worker starts again, the attempt fails, another begins.
     story.join("a");
     story.join("a");
     story.to(5);

@@ -187,7 +187,7 @@ fn what_waits_is_rented_for_worked_off_and_returned() {
     for job in jobs {
         world.pass(1);
         world.story.is(job, "running");
-        let worker = world.story.plane.jobs.running(job).expect("somebody has it").worker;
+        let worker = world.story.plane.jobs.running(job).expect("a worker has it").worker;
         world.story.complete(worker.as_str(), job);
     }
     world.pass(700);
@@ -398,7 +398,7 @@ fn when_nothing_comes_up_creation_stops() {
     let mut world = Rented::new(settings(|_| {}));
     world.jobs(3);
     world.pass(305);
-    assert_eq!((world.created, world.returned.len()), (3, 3), "nobody registered within five minutes");
+    assert_eq!((world.created, world.returned.len()), (3, 3), "no worker registered within five minutes");
     world.pass(30);
     assert_eq!(world.created, 3, "{}", world.held_back());
     assert!(world.held_back().contains("creation brake"), "{}", world.held_back());
@@ -511,5 +511,5 @@ fn a_dropped_line_has_the_provider_asked_and_a_dead_machine_costs_no_lease() {
     world.story.hands.remove(&name);
     world.pass(8);
     world.story.is(job, "queued");
-    assert_eq!(world.story.presence(&name), Presence::Suspect, "nobody waited for its silence");
+    assert_eq!(world.story.presence(&name), Presence::Suspect, "its silence was not waited for");
 }

@@ -27,7 +27,7 @@ fn a_drain_is_told_at_the_next_beat_and_again_until_the_worker_says_that_it_drai
             other => panic!("{other:?}"),
         }
     };
-    assert!(wait(&mut story, false), "nobody was on the line when it was decided");
+    assert!(wait(&mut story, false), "no beat waited when it was decided");
     assert!(!wait(&mut story, false), "not in circles");
     story.to(5);
     assert!(wait(&mut story, false), "the reply may have been lost");

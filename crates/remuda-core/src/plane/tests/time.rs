@@ -13,7 +13,7 @@ fn a_clock_that_jumps_back_moves_no_lease_and_no_retry() {
     story.fail("a", job, Cause::Job);
     let JobState::Waiting { not_before } = *story.plane.job(job).unwrap().state() else { panic!() };
     story.join("b");
-    // The hour that is lived through twice counts for nobody, and the retry fires once.
+    // The hour that is lived through twice counts for no worker, and the retry fires once.
     for second in [3600, 3700, 3800] {
         story.now = secs(second);
         story.step(PlaneEvent::Tick).unwrap();

@@ -135,8 +135,8 @@ fn unrunnable_job_says_so_and_runs_once_a_worker_can() {
 #[test]
 fn what_is_unknown_is_refused_and_nothing_breaks() {
     let mut story = Story::new();
-    let nobody = JobId::from_u128(77);
-    assert_eq!(story.cancel(nobody).unwrap_err(), Refusal::UnknownJob(nobody));
+    let missing = JobId::from_u128(77);
+    assert_eq!(story.cancel(missing).unwrap_err(), Refusal::UnknownJob(missing));
     for event in [
         PlaneEvent::Leave { worker: id("x"), token_hash: None, reason: String::new() },
         PlaneEvent::Drain { worker: id("x"), reason: String::new(), within: None },
@@ -158,8 +158,8 @@ fn what_is_unknown_is_refused_and_nothing_breaks() {
     let token_hash = Some(Hash::digest(b"guessed"));
     let leave = PlaneEvent::Leave { worker: id("a"), token_hash, reason: String::new() };
     assert_eq!(story.step(leave).unwrap_err(), Refusal::WrongToken);
-    let verdict = story.report_attempt("a", nobody, Attempt(1), AttemptOutcome::Completed, None);
-    assert_eq!(verdict, format!("job {nobody} is unknown or has ended"));
+    let verdict = story.report_attempt("a", missing, Attempt(1), AttemptOutcome::Completed, None);
+    assert_eq!(verdict, format!("job {missing} is unknown or has ended"));
 }
 
 /// Faults: X4.

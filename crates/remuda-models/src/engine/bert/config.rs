@@ -51,11 +51,11 @@ pub(super) struct Config {
     pub(super) hidden: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
-    pub(super) inner: usize,
-    pub(super) places: usize,
-    pub(super) kinds: usize,
+    pub(super) intermediate: usize,
+    pub(super) positions: usize,
+    pub(super) token_types: usize,
     /// The position index of the first token.
-    pub(super) first_place: usize,
+    pub(super) first_position: usize,
     pub(super) epsilon: f32,
     pub(super) activation: Activation,
     pub(super) pooling: Pooling,
@@ -184,12 +184,12 @@ impl Config {
         let sentence: SentenceFile = optional(&folder.join("sentence_bert_config.json"))?.unwrap_or_default();
         let tokenizer: TokenizerConfigFile =
             optional(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-        let first_place = match family {
+        let first_position = match family {
             BertFamily::Roberta => read.pad_token_id.unwrap_or(1).saturating_add(1),
             BertFamily::Bert | BertFamily::Distilbert => 0,
         };
-        let places = read.max_position_embeddings;
-        let readable = places.saturating_sub(first_place);
+        let positions = read.max_position_embeddings;
+        let readable = positions.saturating_sub(first_position);
         let configured =
             sentence.max_seq_length.or_else(|| tokenizer.model_max_length.map(|max| max as usize));
         let config = Config {
@@ -200,10 +200,10 @@ impl Config {
             hidden: read.hidden_size,
             layers: read.num_hidden_layers,
             heads: read.num_attention_heads,
-            inner: read.intermediate_size,
-            places,
-            kinds: if family == BertFamily::Distilbert { 0 } else { read.type_vocab_size },
-            first_place,
+            intermediate: read.intermediate_size,
+            positions,
+            token_types: if family == BertFamily::Distilbert { 0 } else { read.type_vocab_size },
+            first_position,
             epsilon: read.layer_norm_eps,
             activation: activation(&file, &read.hidden_act)?,
             pooling,
@@ -217,10 +217,20 @@ impl Config {
     }
 
     /// Refuses implausible numbers before they are used.
-    fn check(&self, file: &Path, places_kind: Option<&str>) -> Result<(), LoadError> {
-        let sizes = [self.vocabulary, self.hidden, self.layers, self.heads, self.inner, self.places];
-        if sizes.iter().any(|size| !(1..=SIZE_MAX).contains(size)) || self.kinds > SIZE_MAX {
-            return Err(wrong(file, format!("a size is not between 1 and {SIZE_MAX}")));
+    fn check(&self, file: &Path, position_type: Option<&str>) -> Result<(), LoadError> {
+        let sizes = [
+            ("vocab_size", self.vocabulary, 1),
+            ("hidden_size", self.hidden, 1),
+            ("num_hidden_layers", self.layers, 1),
+            ("num_attention_heads", self.heads, 1),
+            ("intermediate_size", self.intermediate, 1),
+            ("max_position_embeddings", self.positions, 1),
+            ("type_vocab_size", self.token_types, 0),
+        ];
+        if let Some((field, size, min)) =
+            sizes.iter().find(|(_, size, min)| !(*min..=SIZE_MAX).contains(size))
+        {
+            return Err(wrong(file, format!("{field} is {size}, but must be from {min} to {SIZE_MAX}")));
         }
         if !self.hidden.is_multiple_of(self.heads) {
             let detail =
@@ -231,9 +241,9 @@ impl Config {
             return Err(wrong(file, "layer_norm_eps is not above 0"));
         }
         if self.tokens_max == 0 {
-            return Err(wrong(file, "its maximal length is zero tokens"));
+            return Err(wrong(file, "its maximum length is zero tokens"));
         }
-        if let Some(kind) = places_kind.filter(|kind| *kind != "absolute") {
+        if let Some(kind) = position_type.filter(|kind| *kind != "absolute") {
             let what = format!("position embeddings of type {kind}");
             return Err(LoadError::Unsupported {
                 path: file.to_owned(),
@@ -271,12 +281,12 @@ impl Config {
     }
 
     pub(super) fn table_weights(&self) -> u64 {
-        (self.vocabulary + self.places + self.kinds) as u64 * self.hidden as u64
+        (self.vocabulary + self.positions + self.token_types) as u64 * self.hidden as u64
     }
 
     pub(super) fn layer_weights(&self) -> u64 {
-        let (hidden, inner) = (self.hidden as u64, self.inner as u64);
-        4 * hidden * hidden + 2 * hidden * inner + 9 * hidden + inner
+        let (hidden, intermediate) = (self.hidden as u64, self.intermediate as u64);
+        4 * hidden * hidden + 2 * hidden * intermediate + 9 * hidden + intermediate
     }
 
     pub(super) fn notes(&self) -> Vec<String> {
@@ -351,7 +361,7 @@ impl PoolingFile {
                     "pooling by {}",
                     if chosen.is_empty() { "nothing".into() } else { chosen.join(" and ") }
                 ),
-                hint: "; supported is one of mean, cls and max".to_owned(),
+                hint: "; supported: mean, cls or max".to_owned(),
             }),
         }
     }

@@ -73,7 +73,7 @@ impl QuantizedLayer {
             qkv: QuantizedMatrix::new(&plain.qkv, &qkv_bias, config.hidden)?,
             attention_out: QuantizedMatrix::new(&plain.attention_out, &plain.attention_bias, config.hidden)?,
             up: QuantizedMatrix::new(&plain.up, &plain.up_bias, config.hidden)?,
-            down: QuantizedMatrix::new(&plain.down, &plain.down_bias, config.inner)?,
+            down: QuantizedMatrix::new(&plain.down, &plain.down_bias, config.intermediate)?,
             attention_norm: plain.attention_norm.clone(),
             output_norm: plain.output_norm.clone(),
         })

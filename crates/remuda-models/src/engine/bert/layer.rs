@@ -61,7 +61,7 @@ impl BertLayer {
             qkv: Linear::new(&plain.qkv, config.hidden),
             attention_out: Linear::new(&plain.attention_out, config.hidden),
             up: Linear::new(&plain.up, config.hidden),
-            down: Linear::new(&plain.down, config.inner),
+            down: Linear::new(&plain.down, config.intermediate),
             qkv_bias: plain.qkv_bias,
             attention_bias: plain.attention_bias,
             attention_norm: plain.attention_norm,
@@ -102,7 +102,7 @@ impl BertLayer {
 
 impl LayerWeights {
     pub(super) fn read(config: &Config, weights: &mut BertWeights, number: usize) -> Result<Self, LoadError> {
-        let (hidden, inner) = (config.hidden, config.inner);
+        let (hidden, inner) = (config.hidden, config.intermediate);
         let [query, key, value, answer, attention_norm, grow, shrink, output_norm] =
             names(config.family, number);
         let mut read =

@@ -96,10 +96,12 @@ impl EmbeddingTables {
         let embedding = "embeddings.word_embeddings.weight";
         weights.strip_prefixes(&["", "bert.", "roberta.", "distilbert."], embedding);
         let tokens = weights.read(embedding, &[config.vocabulary, hidden])?;
-        let mut places = weights.read("embeddings.position_embeddings.weight", &[config.places, hidden])?;
-        places.drain(..(config.first_place * hidden).min(places.len()));
-        if config.kinds > 0 {
-            let kinds = weights.read("embeddings.token_type_embeddings.weight", &[config.kinds, hidden])?;
+        let mut places =
+            weights.read("embeddings.position_embeddings.weight", &[config.positions, hidden])?;
+        places.drain(..(config.first_position * hidden).min(places.len()));
+        if config.token_types > 0 {
+            let kinds =
+                weights.read("embeddings.token_type_embeddings.weight", &[config.token_types, hidden])?;
             for place in places.chunks_exact_mut(hidden) {
                 place.iter_mut().zip(&kinds).for_each(|(place, kind)| *place += kind);
             }

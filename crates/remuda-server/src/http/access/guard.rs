@@ -80,7 +80,7 @@ impl Guard {
             buckets.retain(|_, bucket| now.since(bucket.at).as_secs_f64() < BURST_SECONDS);
         }
         if buckets.len() >= COUNTED_MAX && !buckets.contains_key(&whose) {
-            return Err(busy("everybody asks at once", 1));
+            return Err(busy("too many callers at once", 1));
         }
         let bucket = buckets.entry(whose).or_insert(Bucket { left: burst, at: now });
         bucket.left = (bucket.left + now.since(bucket.at).as_secs_f64() * rate).min(burst);
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(guard.locked_since(HERE, at(12)), None);
         assert_eq!(guard.locked_since(THERE, at(62)), None);
         assert!((0..WRONGS_MAX - 1).all(|number| !guard.wrong(THERE, guess(number), at(63))));
-        assert!(guard.locked_since(THERE, at(63)).is_none(), "it begins anew");
+        assert!(guard.locked_since(THERE, at(63)).is_none(), "the count starts again");
     }
 
     /// Faults: X9.

@@ -123,7 +123,7 @@ impl Token {
             return unfit("only a worker's token is bound to names of workers");
         }
         if wanted.expires_seconds == Some(0) {
-            return unfit("it would have expired before anybody had it");
+            return unfit("a token must be valid for at least one second");
         }
         let id = random_hex(ID_BYTES)?;
         let name = wanted.name.unwrap_or_else(|| format!("{}-{id}", wanted.role));

@@ -25,10 +25,10 @@ pub(super) async fn view(
     let (name, folder) = (part("filename"), part("subfolder"));
     let kind = Some(part("type")).filter(|kind| !kind.is_empty()).unwrap_or("output");
     if name.is_empty() || name.starts_with('/') || name.contains("..") {
-        return Err(ApiError::bad_request("filename is the plain name of a file").into());
+        return Err(ApiError::bad_request("filename must be a plain file name").into());
     }
     if !["output", "temp", "input"].contains(&kind) {
-        return Err(ApiError::bad_request("type is output, temp or input").into());
+        return Err(ApiError::bad_request("type must be output, temp or input").into());
     }
     let hash = match uploads::find(&context, &tenant, kind, folder, name).await? {
         Some(upload) => Some(upload.hash),

@@ -174,6 +174,6 @@ mod tests {
         assert!(quota.take(b, 2).is_some());
         drop(first);
         assert!(quota.take(a, 2).is_some());
-        assert_eq!(quota.0.lock().unwrap().len(), 1, "nobody is remembered who is gone");
+        assert_eq!(quota.0.lock().unwrap().len(), 1, "a client that is gone is forgotten");
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct Runpod {
     /// A network volume and where it lies; may be repeated
     #[arg(long = "volume", value_name = "ID@PLACE", value_parser = volume)]
     volumes: Vec<Volume>,
-    /// Pods of somebody else that are there from the start
+    /// Pods of another owner that exist from the start
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1000))]
     foreign: u32,
     /// How many seconds an image takes that is on its host

@@ -41,7 +41,7 @@ fn places(model: &Value) -> Vec<Vec<String>> {
     let places: Vec<_> =
         here.clone().into_iter().chain(workers).map(|(on, seen)| row(model, on, seen)).collect();
     match places.is_empty() {
-        true => vec![row(model, "nobody now".to_owned(), &Value::Null)],
+        true => vec![row(model, "no worker now".to_owned(), &Value::Null)],
         false => places,
     }
 }
@@ -95,8 +95,8 @@ mod tests {
         for part in ["embed", "text_embedding", "the plane", "2 ready, 1 loading", "3", "7", "exited: 9"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let nobody = json!({ "id": "chat", "capability": "text_to_text", "here": null, "workers": {} });
-        assert!(list(&[nobody]).contains("nobody now"));
+        let unserved = json!({ "id": "chat", "capability": "text_to_text", "here": null, "workers": {} });
+        assert!(list(&[unserved]).contains("no worker now"));
         assert!(list(&[]).contains("--model"));
     }
 }

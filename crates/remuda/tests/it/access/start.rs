@@ -46,7 +46,7 @@ async fn non_loopback_plane_explains_what_it_needs() {
     let token = made["token"].as_str().unwrap();
     let (code, said) = run(folder.path(), &[&typed[..], &["--token", token]].concat()).await;
     assert_eq!(code, 0, "{said}");
-    // What the folder is in use by is told, and how to ask that one.
+    // The error names the plane that uses the folder, and how to reach it.
     let (code, said) = run(folder.path(), &["token", "create", "--role", "admin", "--data", "data"]).await;
     assert_eq!(code, 1);
     assert_contains_all(&said, &["a plane is running on this folder", "--url"]);
@@ -61,7 +61,7 @@ async fn admin_token_comes_from_environment_or_file() {
     let admin = plane.with(secret);
     admin.post("/remuda/v1/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
     assert_eq!(admin.get("/remuda/v1/tokens").await["tokens"].as_array().unwrap().len(), 1);
-    // Where a worker's ticket would do, so does an admin's token, whatever it looks like.
+    // An admin's token is accepted where a worker's credential is, whatever it looks like.
     let unknown = super::code(&admin, reqwest::Method::DELETE, "/remuda/v1/workers/no-such-worker").await;
     assert_eq!(unknown, (404, "unknown_worker".to_owned()));
     assert_eq!(super::code(&admin, reqwest::Method::GET, "/remuda/v1/blobs/blake3:00").await.0, 400);

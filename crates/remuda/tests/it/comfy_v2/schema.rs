@@ -68,7 +68,7 @@ fn check_members(document: &Value, schema: &Value, value: &Value, at: &str, foun
     for (name, member) in members {
         let at = format!("{at}.{name}");
         match (&schema["properties"][name], &schema["additionalProperties"]) {
-            (Value::Null, Value::Bool(false)) => found.push(format!("{at}: nobody knows it")),
+            (Value::Null, Value::Bool(false)) => found.push(format!("{at}: unknown")),
             (Value::Null, Value::Object(_)) => {
                 check(document, &schema["additionalProperties"], member, &at, found);
             }

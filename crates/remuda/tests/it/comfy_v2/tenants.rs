@@ -56,12 +56,12 @@ async fn refused_caller_gets_the_error_format_of_this_api() {
     let plane = Plane::start(QUICK).await;
     let admin = token(&plane, json!({ "role": "admin", "name": "root" })).await;
     let worker = Api::new(&token(&admin, json!({ "role": "worker", "name": "w" })).await);
-    let nobody = Api::new(&plane);
+    let anonymous = Api::new(&plane);
     let workflow = json!({ "workflow": picture(1).saved() });
-    let answer = nobody.post("/jobs", &workflow).await;
+    let answer = anonymous.post("/jobs", &workflow).await;
     answer.is_error(401, "unauthorized");
     assert!(answer.headers.contains_key("www-authenticate"));
-    nobody.send(nobody.upload(b"x", &[])).await.is_error(401, "unauthorized");
+    anonymous.send(anonymous.upload(b"x", &[])).await.is_error(401, "unauthorized");
     worker.post("/jobs", &workflow).await.is_error(403, "forbidden");
     worker.get("/jobs/0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11").await.is_error(403, "forbidden");
     Api::new(&admin).post("/jobs", &workflow).await.of(201);

@@ -24,6 +24,12 @@ pub(super) fn remuda_environment(mut command: Command, folder: &Path) -> Command
     command
 }
 
+/// A killed process may still be a zombie until its new parent reaps it.
+pub(crate) fn is_running(process: &str) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(process).join("stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,

@@ -52,7 +52,7 @@ async fn model_failure_cause_decides_retry() {
     // What would fail everywhere is not tried again.
     for (workflow, told) in [
         (json!({ "model": "embed" }), "texts"),
-        (json!({ "texts": ["x"] }), "name a `model`"),
+        (json!({ "texts": ["x"] }), "give a `model`"),
         (json!({ "model": "embed", "capability": "text_to_text" }), "only has the capability"),
         (json!({ "model": "embed", "capability": "juggling" }), "juggling"),
     ] {

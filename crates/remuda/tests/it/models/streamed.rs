@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use super::host::{Host, copies, stand_in};
 use crate::harness::{Client, Plane, QUICK, Worker, wait_until};
 
-/// The first copy that comes to its middle says nothing more.
+/// The first copy that reaches the middle of this text hangs.
 const TEXT: &str = "a wild !once hang horse";
-const HEARD: &str = "a wild horse";
+const ANSWER_TEXT: &str = "a wild horse";
 
 /// An answer as it comes.
 struct Answer {
     response: Response,
     raw: String,
-    said: String,
-    /// Everything else that was told, in order.
-    told: Vec<Value>,
+    text: String,
+    /// All other events, in order.
+    events: Vec<Value>,
 }
 
 impl Answer {
@@ -33,12 +33,12 @@ impl Answer {
         let request = client.request(Method::POST, "/v1/chat/completions").json(&body);
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
-        Answer { response, raw: String::new(), said: String::new(), told: Vec::new() }
+        Answer { response, raw: String::new(), text: String::new(), events: Vec::new() }
     }
 
-    /// Reads on until so many bytes were said, or to the end.
-    async fn hear(&mut self, bytes: usize) {
-        while self.said.len() < bytes {
+    /// Reads until this many bytes of text have arrived, or to the end.
+    async fn read_until(&mut self, bytes: usize) {
+        while self.text.len() < bytes {
             let Some(chunk) = self.response.chunk().await.unwrap() else { return };
             self.raw.push_str(std::str::from_utf8(&chunk).unwrap());
             while let Some(end) = self.raw.find("\n\n") {
@@ -46,19 +46,19 @@ impl Answer {
                 let Some(data) = event.trim().strip_prefix("data: ") else { continue };
                 let data: Value = serde_json::from_str(data).unwrap_or_else(|_| json!(data));
                 match data["choices"][0]["delta"]["content"].as_str() {
-                    Some(words) => self.said.push_str(words),
-                    None => self.told.push(data),
+                    Some(words) => self.text.push_str(words),
+                    None => self.events.push(data),
                 }
             }
         }
     }
 
-    /// To its end, which has to be a good one.
+    /// Reads to the end, which must have this finish reason, and returns the text.
     async fn ended(mut self, why: &str) -> String {
-        self.hear(usize::MAX).await;
-        let [finish, done] = &self.told[..] else { panic!("{:?} {:?}", self.said, self.told) };
+        self.read_until(usize::MAX).await;
+        let [finish, done] = &self.events[..] else { panic!("{:?} {:?}", self.text, self.events) };
         assert_eq!((&finish["choices"][0]["finish_reason"], done), (&json!(why), &json!("[DONE]")));
-        self.said
+        self.text
     }
 }
 
@@ -73,9 +73,9 @@ fn kill(copies: &[Value]) -> Option<()> {
 async fn stream_survives_killed_copy() {
     let host = Host::up(&["chat=chat.fake,copies=2,isolation=process"]).await;
     let mut answer = Answer::ask(&host, TEXT).await;
-    answer.hear("a wild ".len()).await;
+    answer.read_until("a wild ".len()).await;
     wait_until("a busy copy was killed", async || kill(&copies(&host.model("chat").await))).await;
-    assert_eq!(answer.ended("stop").await, HEARD);
+    assert_eq!(answer.ended("stop").await, ANSWER_TEXT);
     let model = host.model("chat").await;
     assert_eq!((&model["here"]["moved"], &model["here"]["deaths"]["exited"]), (&json!(1), &json!(1)));
 }
@@ -85,10 +85,10 @@ async fn stream_survives_killed_copy() {
 async fn diverging_stream_ends_with_error() {
     let host = Host::up(&["chat=chat.fake,copies=2,isolation=process"]).await;
     let mut answer = Answer::ask(&host, "I am !stray !once panic and so on").await;
-    answer.hear(usize::MAX).await;
-    let [told] = &answer.told[..] else { panic!("{:?}", answer.told) };
-    assert_eq!(told["error"]["code"], "stream_diverged", "{told}");
-    assert!(answer.said.starts_with("I am ") && !answer.said.contains("so on"), "{}", answer.said);
+    answer.read_until(usize::MAX).await;
+    let [event] = &answer.events[..] else { panic!("{:?}", answer.events) };
+    assert_eq!(event["error"]["code"], "stream_diverged", "{event}");
+    assert!(answer.text.starts_with("I am ") && !answer.text.contains("so on"), "{}", answer.text);
 }
 
 /// The pool of a worker does the same for jobs: no attempt is lost for it.
@@ -101,14 +101,14 @@ async fn job_stream_survives_killed_copy() {
     let what = ["--model", "chat=chat.fake,copies=2,isolation=process"];
     let _mule = Worker::start_doing(&plane, "mule", &what).await;
     let mut answer = Answer::ask(&plane, TEXT).await;
-    answer.hear("a wild ".len()).await;
+    answer.read_until("a wild ".len()).await;
     wait_until("a busy copy was killed", async || {
         let status = plane.get("/remuda/v1/models").await;
         let copies = status["models"][0]["workers"]["mule"]["copies"].as_array().cloned();
         kill(&copies.unwrap_or_default())
     })
     .await;
-    assert_eq!(answer.ended("stop").await, HEARD);
+    assert_eq!(answer.ended("stop").await, ANSWER_TEXT);
     let job = plane.jobs().await.remove(0);
     assert_eq!((&job["state"], &job["attempt"]), (&json!("completed"), &json!(1)), "{job}");
 }
@@ -123,7 +123,7 @@ async fn stream_of_real_model_survives_killed_copy() {
     let more = json!({ "temperature": 1, "seed": 7, "max_tokens": 120 });
     let ask = async || Answer::ask_with(&host, "Tell me about wild horses.", &more).await;
     let mut answer = ask().await;
-    answer.hear(40).await;
+    answer.read_until(40).await;
     wait_until("a busy copy was killed", async || kill(&copies(&host.model("chat").await))).await;
     let said = answer.ended("length").await;
     assert_eq!(host.model("chat").await["here"]["moved"], 1, "it was in the middle of it");

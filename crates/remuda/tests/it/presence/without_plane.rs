@@ -11,14 +11,8 @@ use tokio::net::TcpListener;
 
 use super::{gated, holder};
 use crate::harness::{
-    Gate, Plane, Process, QUICK, Worker, assert_contains_all, free_address, remuda, wait_until,
+    Gate, Plane, Process, QUICK, Worker, assert_contains_all, free_address, is_running, remuda, wait_until,
 };
-
-/// A killed process may still be a zombie until its new parent reaps it.
-fn is_running(process: &str) -> bool {
-    let stat = std::fs::read_to_string(Path::new("/proc").join(process).join("stat"));
-    stat.is_ok_and(|stat| !stat.contains(") Z "))
-}
 
 /// Faults: P12.
 #[tokio::test]
@@ -81,7 +75,7 @@ async fn silent_server_ends_with_its_worker() {
     wait_until("the server is gone", async || (!is_running(&pid)).then_some(())).await;
 }
 
-/// A plane by hand: takes one request after the other, notes who asks, and answers as told.
+/// A plane by hand: takes one request after the other, notes path and token, and answers as it was told to.
 #[derive(Clone, Debug, Default)]
 struct Seen(Arc<Mutex<Vec<String>>>);
 
@@ -113,7 +107,7 @@ async fn answer_all(listener: TcpListener, seen: Seen, answer: impl Fn(&str) -> 
     }
 }
 
-/// With all of its body: a line that is closed before it was read takes the answer with it.
+/// Whether the whole body has arrived: closing a connection with unread bytes would discard the answer.
 fn is_whole(request: &str) -> bool {
     let Some((head, body)) = request.split_once("\r\n\r\n") else { return false };
     let length =

@@ -115,7 +115,7 @@ fn a_host_that_gave_a_bad_machine_does_not_speak_against_one_that_works_there() 
     assert_eq!(world.phases(), ["up", "made"]);
     world.refuses = Some(ProviderError::new(ProviderErrorClass::Capacity, "none"));
     world.pass(400);
-    assert_eq!(world.phases(), ["up"], "nobody registered on the other");
+    assert_eq!(world.phases(), ["up"], "no worker registered on the other");
 }
 
 /// Faults: M4, P10.
@@ -157,7 +157,7 @@ fn money_that_was_counted_for_one_offer_does_not_pay_for_a_dearer_one() {
     assert_eq!(
         kinds,
         ["cheap"],
-        "nobody registered on the second, and a dear one is too much beside the first"
+        "no worker registered on the second, and an expensive one beside the first exceeds the budget"
     );
 }
 

@@ -13,6 +13,6 @@ pub(super) fn query(uri: &Uri) -> Vec<(String, String)> {
     Query::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default()
 }
 
-pub(super) fn ask<'a>(query: &'a [(String, String)], key: &str) -> Option<&'a str> {
+pub(super) fn query_value<'a>(query: &'a [(String, String)], key: &str) -> Option<&'a str> {
     query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
