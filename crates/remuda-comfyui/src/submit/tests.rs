@@ -11,7 +11,7 @@ fn prompt() -> PreparedPrompt {
 /// The failure for an answer.
 fn refused_with(status: u16, body: &str) -> ServiceFailure {
     match judge(StatusCode::from_u16(status).unwrap(), body.as_bytes(), &prompt()) {
-        Verdict::Final(SubmitOutcome::Refused(failure)) => failure,
+        PromptAnswer::Final(SubmitOutcome::Refused(failure)) => failure,
         other => panic!("{other:?}"),
     }
 }
@@ -102,14 +102,14 @@ fn only_a_complete_acceptance_counts() {
     let ok = format!(r#"{{"prompt_id": "{ID}", "number": 62, "node_errors": {{}}}}"#);
     assert!(matches!(
         judge(StatusCode::OK, ok.as_bytes(), &prompt()),
-        Verdict::Final(SubmitOutcome::Accepted)
+        PromptAnswer::Final(SubmitOutcome::Accepted)
     ));
     for (status, body) in
         [(200, "<html>"), (200, "{}"), (202, ""), (500, "Server got itself in trouble"), (502, ""), (504, "")]
     {
         let verdict = judge(StatusCode::from_u16(status).unwrap(), body.as_bytes(), &prompt());
         assert!(
-            matches!(verdict, Verdict::Final(SubmitOutcome::Unconfirmed(_))),
+            matches!(verdict, PromptAnswer::Final(SubmitOutcome::Unconfirmed(_))),
             "{status} {body}: {verdict:?}"
         );
     }
@@ -123,8 +123,8 @@ fn partial_acceptance_or_foreign_id_is_withdrawn() {
     let other = r#"{"prompt_id": "theirs", "number": 1, "node_errors": []}"#.to_owned();
     for (body, taken, fault) in [(half, ID, ServiceFault::Graph), (other, "theirs", ServiceFault::Missing)] {
         match judge(StatusCode::OK, body.as_bytes(), &prompt()) {
-            Verdict::Withdraw { id, failure } => assert_eq!((&*id, failure.fault), (taken, fault)),
-            verdict @ Verdict::Final(_) => panic!("{verdict:?}"),
+            PromptAnswer::Withdraw { id, failure } => assert_eq!((&*id, failure.fault), (taken, fault)),
+            verdict @ PromptAnswer::Final(_) => panic!("{verdict:?}"),
         }
     }
 }
