@@ -38,72 +38,113 @@ pub struct Rental {
     pub fleet: FleetId,
     /// The pod's name at the provider.
     pub tag: String,
-    pub phase: RentalPhase,
-    /// Since when it is in this phase.
+    #[serde(flatten)]
+    state: RentalState,
+    /// Since when it is in this state.
     pub since: Timestamp,
+    /// Why it is in this state.
+    #[serde(default)]
+    pub reason: String,
     pub wanted_at: Timestamp,
     /// The requested offer.
     pub offer: String,
     /// The settings revision it was created from.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
+    /// The price of an hour; the fleet's `price_max` until the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<PodId>,
+    pub price: Option<Money>,
+    /// What the provider reports about its pod, once a list or a reply has shown it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<RentedPod>,
+    /// When its worker first joined; its one-use join token is spent from then on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined_at: Option<Timestamp>,
+    /// Complete lists in a row without it, since it is in this state.
+    #[serde(default)]
+    pub missed: u32,
+}
+
+/// The pod of a machine, as last reported by its provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RentedPod {
+    pub id: PodId,
+    pub seen_at: Timestamp,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub kind: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub place: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// The price of an hour; the fleet's `price_max` until the provider reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub price: Option<Money>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made_at: Option<Timestamp>,
     /// When the provider first reported it running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_at: Option<Timestamp>,
-    /// When its worker first joined; its one-use join token is spent from then on.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub joined_at: Option<Timestamp>,
-    /// Complete lists in a row without it.
-    #[serde(default)]
-    pub missed: u32,
-    /// Lists in a row that showed it stopped or failed.
+    /// Lists in a row that showed it stopped or failed, since the machine is in its state.
     #[serde(default)]
     pub ended: u32,
-    /// How often its return was requested, and when to request it again.
-    #[serde(default)]
-    pub returns: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub return_at: Option<Timestamp>,
-    /// The plane restarted before the reply to its creation came. This is no evidence against the provider.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_unheard: bool,
-    /// The alarm about a slow return was sent; it is sent once.
-    #[serde(default)]
-    pub return_alarm_sent: bool,
-    /// A person or a preemption set a deadline for its draining.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drain_until: Option<Timestamp>,
-    /// Why it is in this phase.
-    #[serde(default)]
-    pub reason: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RentalPhase {
+/// Each state carries what only it needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "phase", rename_all = "snake_case")]
+pub enum RentalState {
     /// Stored; the provider is being called.
     Wanted,
-    /// It is unknown whether the pod exists.
-    Lost,
+    /// It is unknown whether the pod exists. `is_unheard`: the plane restarted before the reply to its creation came,
+    /// which is no evidence against the provider.
+    Lost {
+        is_unheard: bool,
+    },
     /// The pod exists; its worker is not ready yet.
     Made,
     Up,
-    /// Its worker gets no new work.
-    Draining,
+    /// Its worker gets no new work. `until`: a person or a preemption set a deadline.
+    Draining {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<Timestamp>,
+    },
     /// Being deleted, until the provider's lists prove it.
+    Returning(ReturnProgress),
+}
+
+/// How far the return of a machine has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReturnProgress {
+    /// How often it was requested, and when to request it again.
+    pub requests: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Timestamp>,
+    /// The alarm about a slow return was sent; it is sent once.
+    #[serde(default)]
+    pub alarm_sent: bool,
+    /// It was lost by a restart of the plane and never seen.
+    #[serde(default)]
+    pub is_unheard: bool,
+}
+
+/// What can happen to a rented machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RentalEvent {
+    /// The reply to its creation was lost; with the plane's own restart, or not.
+    ReplyLost { by_restart: bool },
+    /// The provider showed its pod.
+    Seen,
+    /// Its worker registered and passed the start check.
+    Ready,
+    /// No new work; `until` is a deadline beyond the usual one.
+    Drain { until: Option<Timestamp> },
+    /// It is not wanted any more, whatever the reason.
+    GiveUp,
+}
+
+/// The state without its data, for questions and for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RentalPhase {
+    Wanted,
+    Lost,
+    Made,
+    Up,
+    Draining,
     Returning,
 }
 
@@ -158,27 +199,16 @@ impl Rental {
             machine,
             fleet: fleet.id.clone(),
             tag,
-            phase: RentalPhase::Wanted,
+            state: RentalState::Wanted,
             since: now,
+            reason: String::new(),
             wanted_at: now,
             offer,
             revision: fleet.revision.clone(),
-            pod: None,
-            kind: String::new(),
-            place: String::new(),
-            host: None,
             price: None,
-            made_at: None,
-            running_at: None,
+            pod: None,
             joined_at: None,
             missed: 0,
-            ended: 0,
-            returns: 0,
-            return_at: None,
-            is_unheard: false,
-            return_alarm_sent: false,
-            drain_until: None,
-            reason: String::new(),
         }
     }
 
@@ -194,58 +224,136 @@ impl Rental {
         }))
     }
 
-    pub fn go(&mut self, now: Timestamp, phase: RentalPhase, reason: String) {
-        (self.phase, self.since, self.reason) = (phase, now, reason);
-        (self.missed, self.ended) = (0, 0);
+    /// The only place where its state changes. False if the event changes nothing.
+    pub fn apply(&mut self, now: Timestamp, event: RentalEvent, reason: String) -> bool {
+        use RentalState::{Draining, Lost, Made, Returning, Up, Wanted};
+        let state = match (&self.state, event) {
+            (Wanted, RentalEvent::ReplyLost { by_restart }) => Lost { is_unheard: by_restart },
+            (Wanted | Lost { .. }, RentalEvent::Seen) => Made,
+            (Wanted | Lost { .. } | Made, RentalEvent::Ready) => Up,
+            (Wanted | Lost { .. } | Made | Up, RentalEvent::Drain { until }) => Draining { until },
+            (Lost { is_unheard }, RentalEvent::GiveUp) => {
+                Returning(ReturnProgress { is_unheard: *is_unheard, ..ReturnProgress::default() })
+            }
+            (Wanted | Made | Up | Draining { .. }, RentalEvent::GiveUp) => {
+                Returning(ReturnProgress::default())
+            }
+            (Lost { .. } | Made | Up | Draining { .. }, RentalEvent::ReplyLost { .. })
+            | (Made | Up | Draining { .. }, RentalEvent::Seen)
+            | (Up | Draining { .. }, RentalEvent::Ready)
+            | (Draining { .. }, RentalEvent::Drain { .. })
+            | (Returning(_), _) => return false,
+        };
+        (self.state, self.since, self.reason) = (state, now, reason);
+        self.missed = 0;
+        if let Some(pod) = &mut self.pod {
+            pod.ended = 0;
+        }
+        true
     }
 
-    /// The provider listed its pod.
-    pub fn seen(&mut self, now: Timestamp, pod: &Pod) {
-        self.pod.get_or_insert_with(|| pod.id.clone());
-        self.made_at.get_or_insert(now);
-        if matches!(self.phase, RentalPhase::Wanted | RentalPhase::Lost) {
-            self.go(now, RentalPhase::Made, "made".to_owned());
+    pub fn state(&self) -> &RentalState {
+        &self.state
+    }
+
+    pub fn phase(&self) -> RentalPhase {
+        match self.state {
+            RentalState::Wanted => RentalPhase::Wanted,
+            RentalState::Lost { .. } => RentalPhase::Lost,
+            RentalState::Made => RentalPhase::Made,
+            RentalState::Up => RentalPhase::Up,
+            RentalState::Draining { .. } => RentalPhase::Draining,
+            RentalState::Returning(_) => RentalPhase::Returning,
         }
+    }
+
+    /// Whether its worker was ready for work once.
+    pub fn was_up(&self) -> bool {
+        matches!(self.state, RentalState::Up | RentalState::Draining { .. })
+    }
+
+    pub fn is_returning(&self) -> bool {
+        matches!(self.state, RentalState::Returning(_))
+    }
+
+    /// The deadline of its draining, if it has one of its own.
+    pub fn drain_until(&self) -> Option<Timestamp> {
+        match self.state {
+            RentalState::Draining { until } => until,
+            RentalState::Wanted
+            | RentalState::Lost { .. }
+            | RentalState::Made
+            | RentalState::Up
+            | RentalState::Returning(_) => None,
+        }
+    }
+
+    pub fn running_at(&self) -> Option<Timestamp> {
+        self.pod.as_ref()?.running_at
+    }
+
+    /// The provider showed its pod.
+    pub fn seen(&mut self, now: Timestamp, shown: &Pod) {
+        self.apply(now, RentalEvent::Seen, "made".to_owned());
         self.missed = 0;
-        // A field that the provider omits this time keeps its last value.
-        if !pod.kind.is_empty() {
-            self.kind.clone_from(&pod.kind);
-        }
-        if !pod.place.is_empty() {
-            self.place.clone_from(&pod.place);
-        }
-        if pod.host.is_some() {
-            self.host.clone_from(&pod.host);
-        }
         // A price of zero is an error of the provider, not a free machine.
-        if let Some(price) = pod.price.filter(|price| *price > Money::ZERO) {
+        if let Some(price) = shown.price.filter(|price| *price > Money::ZERO) {
             self.price = Some(price);
         }
-        if pod.status == PodStatus::Running {
-            self.running_at.get_or_insert(now);
-        }
-        let has_ended = matches!(pod.status, PodStatus::Stopped | PodStatus::Failed);
-        self.ended = if has_ended { self.ended.saturating_add(1) } else { 0 };
+        self.pod.get_or_insert_with(|| RentedPod::new(now, shown.id.clone())).update(now, shown);
     }
 
     /// What the last lists prove. `is_heard`: its worker beats, which proves that the machine exists.
     pub fn sighting(&self, now: Timestamp, is_heard: bool, list_lag_max: Duration) -> Sighting {
-        let made_long_ago = self.made_at.is_some_and(|at| now.since(at) >= list_lag_max);
-        let is_returning = self.phase == RentalPhase::Returning;
+        let pod = self.pod.as_ref();
+        let seen_long_ago = pod.is_some_and(|pod| now.since(pod.seen_at) >= list_lag_max);
         // A new pod may be missing from lists and unknown to the delete call: no proof either.
-        if self.missed >= LISTS_MIN && made_long_ago && !is_heard {
+        if self.missed >= LISTS_MIN && seen_long_ago && !is_heard {
             Sighting::Gone
-        } else if self.ended >= LISTS_MIN && !is_returning {
+        } else if pod.is_some_and(|pod| pod.ended >= LISTS_MIN) && !self.is_returning() {
             Sighting::Ended
         } else {
             Sighting::Nothing
         }
     }
 
-    /// Its return is requested now; schedules the next request.
-    pub fn return_requested(&mut self, now: Timestamp) {
-        self.return_at = Some(now.plus(RETURN_RETRY.delay(self.returns)));
-        self.returns = self.returns.saturating_add(1);
+    /// The pod to return now, if its return is due; schedules the next request. A machine without a known pod must be
+    /// found by its tag first.
+    pub fn request_return(&mut self, now: Timestamp) -> Option<PodId> {
+        let RentalState::Returning(progress) = &mut self.state else { return None };
+        let pod = self.pod.as_ref().filter(|_| progress.next_at.is_none_or(|at| at <= now))?;
+        progress.next_at = Some(now.plus(RETURN_RETRY.delay(progress.requests)));
+        progress.requests = progress.requests.saturating_add(1);
+        Some(pod.id.clone())
+    }
+
+    /// Its return takes longer than `limit`. True once.
+    pub fn take_return_alarm(&mut self, now: Timestamp, limit: Duration) -> bool {
+        let is_slow = now >= self.since.plus(limit);
+        match &mut self.state {
+            RentalState::Returning(progress) if is_slow && !progress.alarm_sent => {
+                progress.alarm_sent = true;
+                true
+            }
+            RentalState::Returning(_)
+            | RentalState::Wanted
+            | RentalState::Lost { .. }
+            | RentalState::Made
+            | RentalState::Up
+            | RentalState::Draining { .. } => false,
+        }
+    }
+
+    /// How far its return has come.
+    pub fn return_progress(&self) -> Option<&ReturnProgress> {
+        match &self.state {
+            RentalState::Returning(progress) => Some(progress),
+            RentalState::Wanted
+            | RentalState::Lost { .. }
+            | RentalState::Made
+            | RentalState::Up
+            | RentalState::Draining { .. } => None,
+        }
     }
 
     /// Its cost since `from`, counted from its request: the provider may bill from then on.
@@ -260,30 +368,22 @@ impl Rental {
 
     /// When its phase times out, or its draining ends.
     pub fn due_at(&self, fleet: &FleetSettings) -> Option<Timestamp> {
-        let limits = &fleet.limits;
-        let after = |since: Timestamp, limit: Duration| Some(since.plus(limit + Duration::from_millis(1)));
-        match (self.phase, self.made_at, self.running_at, self.joined_at) {
-            (RentalPhase::Lost, ..) => after(self.since, limits.lost_create_timeout),
-            (RentalPhase::Made, Some(made_at), None, _) => after(made_at, limits.image_pull_timeout),
-            (RentalPhase::Made, _, Some(running_at), None) => {
-                after(running_at, fleet.scaling.spawning_timeout)
-            }
-            (RentalPhase::Made, _, Some(_), Some(joined_at)) => after(joined_at, limits.readiness_timeout),
-            (RentalPhase::Draining, ..) => {
-                self.drain_until.or(after(self.since, fleet.scaling.drain_timeout))
-            }
-            (RentalPhase::Wanted | RentalPhase::Made | RentalPhase::Up | RentalPhase::Returning, ..) => None,
+        let after = |wait: RentalWait| wait.since.plus(wait.max + Duration::from_millis(1));
+        match self.state {
+            RentalState::Lost { .. } | RentalState::Made => self.current_wait(fleet).map(after),
+            RentalState::Draining { until } => until.or(self.current_wait(fleet).map(after)),
+            RentalState::Wanted | RentalState::Up | RentalState::Returning(_) => None,
         }
     }
 
     /// Why it is given up; `None` if it is on time.
     pub fn overdue(&self, now: Timestamp, fleet: &FleetSettings) -> Option<String> {
         let limits = &fleet.limits;
-        if self.phase == RentalPhase::Draining || self.due_at(fleet).is_none_or(|due| now < due) {
+        if self.was_up() || self.due_at(fleet).is_none_or(|due| now < due) {
             return None;
         }
-        let what = match (self.phase, self.running_at, self.joined_at) {
-            (RentalPhase::Lost, ..) => {
+        let what = match (&self.state, self.running_at(), self.joined_at) {
+            (RentalState::Lost { .. }, ..) => {
                 let (tag, limit) = (&self.tag, humanize(limits.lost_create_timeout));
                 format!("the reply to its creation was lost, and no pod {tag} appeared within {limit}")
             }
@@ -300,6 +400,38 @@ impl Rental {
             }
         };
         Some(format!("Spawning timeout: {what}"))
+    }
+}
+
+impl RentedPod {
+    fn new(now: Timestamp, id: PodId) -> Self {
+        RentedPod {
+            id,
+            seen_at: now,
+            kind: String::new(),
+            place: String::new(),
+            host: None,
+            running_at: None,
+            ended: 0,
+        }
+    }
+
+    /// A field that the provider omits this time keeps its last value.
+    fn update(&mut self, now: Timestamp, shown: &Pod) {
+        if !shown.kind.is_empty() {
+            self.kind.clone_from(&shown.kind);
+        }
+        if !shown.place.is_empty() {
+            self.place.clone_from(&shown.place);
+        }
+        if shown.host.is_some() {
+            self.host.clone_from(&shown.host);
+        }
+        if shown.status == PodStatus::Running {
+            self.running_at.get_or_insert(now);
+        }
+        let has_ended = matches!(shown.status, PodStatus::Stopped | PodStatus::Failed);
+        self.ended = if has_ended { self.ended.saturating_add(1) } else { 0 };
     }
 }
 

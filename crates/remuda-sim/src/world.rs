@@ -328,7 +328,7 @@ impl<'t> World<'t> {
 
     /// Every machine is up, and no fleet has more than its minimum.
     fn is_settled(&self, plane: &Plane) -> bool {
-        let is_up = plane.rentals().all(|rental| rental.phase == RentalPhase::Up);
+        let is_up = plane.rentals().all(|rental| rental.phase() == RentalPhase::Up);
         let are_known = self.account.ours().filter(|pod| pod.is_well()).count() == plane.rentals().count();
         is_up
             && are_known

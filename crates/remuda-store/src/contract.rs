@@ -12,7 +12,7 @@ use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Hash, JobId, Sequence, Term};
 use remuda_core::machine::WorkerState;
 use remuda_core::record::{Record, StoredEvent};
-use remuda_core::rental::RentalPhase;
+use remuda_core::rental::RentalEvent;
 use remuda_core::time::Timestamp;
 use serde_json::Value;
 
@@ -455,13 +455,13 @@ pub(super) async fn views_match_the_records(fixture: &impl StoreFixture) {
     assert_eq!(serde_json::to_value(&status).unwrap(), wanted);
 
     let rented = [
-        ("machine-1", RentalPhase::Made),
-        ("m-2", RentalPhase::Made),
-        ("m-3", RentalPhase::Wanted),
-        ("m-4", RentalPhase::Up),
-        ("m-5", RentalPhase::Returning),
+        ("machine-1", &[RentalEvent::Seen][..]),
+        ("m-2", &[RentalEvent::Seen]),
+        ("m-3", &[]),
+        ("m-4", &[RentalEvent::Ready]),
+        ("m-5", &[RentalEvent::GiveUp]),
     ];
-    let machines = rented.map(|(machine, phase)| sample::machine(machine, phase));
+    let machines = rented.map(|(machine, events)| sample::machine(machine, events));
     commit(&store, term, machines.map(Record::Document).to_vec()).await;
     let status = view(&store, StatusView::OrchestratorStatus).await;
     let count = |name: &str| status[0][name].as_u64().unwrap();

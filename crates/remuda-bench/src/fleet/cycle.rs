@@ -10,7 +10,7 @@ use remuda_core::id::{Hash, JobId, MachineId, Term};
 use remuda_core::plane::{JobSubmission, JoinProof, Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::record::AcceptedJob;
 use remuda_core::record::StoredState;
-use remuda_core::rental::{Rental, RentalPhase};
+use remuda_core::rental::{Rental, RentalEvent};
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::JoinRequest;
@@ -64,8 +64,7 @@ fn rented(machines: usize) -> anyhow::Result<Plane> {
     for n in 0..machines {
         let (machine, tag) = (machine(n)?, format!("remuda-00000000-bench-{n:06}"));
         let mut rental = Rental::wanted(NOW, machine, tag, "any".to_owned(), &fleet);
-        (rental.made_at, rental.running_at) = (Some(NOW), Some(NOW));
-        rental.go(NOW, RentalPhase::Up, "up".to_owned());
+        rental.apply(NOW, RentalEvent::Ready, "up".to_owned());
         documents.push(rental.document().context("a rental can be stored")?);
     }
     let settings = Settings { fleets: vec![fleet], ..Settings::default() };

@@ -71,9 +71,9 @@ impl<'a> FleetEvent<'a> {
             FleetEvent::MachinePresence { machine, worker, presence } => {
                 machine_state(machine, presence.as_str()).worker(worker)
             }
-            FleetEvent::MachinePhase(rental) => machine_state(&rental.machine, rental.phase.as_str())
+            FleetEvent::MachinePhase(rental) => machine_state(&rental.machine, rental.phase().as_str())
                 .with("fleet", Some(rental.fleet.as_str().into()))
-                .with("pod", Some(rental.pod.as_ref().map_or(Value::Null, |pod| pod.as_str().into())))
+                .with("pod", Some(rental.pod.as_ref().map_or(Value::Null, |pod| pod.id.as_str().into())))
                 .with("reason", Some(rental.reason.clone().into())),
             FleetEvent::MachinePreparing(machine) => machine_state(machine, "preparing"),
             FleetEvent::MachineGone { rental, reason } => machine_state(&rental.machine, "gone")

@@ -24,7 +24,7 @@ use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
 use crate::provider::PodTag;
 use crate::record::Record;
-use crate::rental::{Bootstrap, Rental, RentalPhase};
+use crate::rental::{Bootstrap, Rental, RentalEvent};
 use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
 use crate::worker::Worker;
@@ -74,11 +74,8 @@ impl Fleets {
                     let number =
                         PodTag::parse(&rental.tag).and_then(|tag| u64::from_str_radix(tag.number, 36).ok());
                     self.last_number = self.last_number.max(number.unwrap_or(0));
-                    if rental.phase == RentalPhase::Wanted {
-                        let reason = "the plane stopped while it was being created".to_owned();
-                        rental.go(now, RentalPhase::Lost, reason);
-                        rental.is_unheard = true;
-                    }
+                    let reason = "the plane stopped while it was being created".to_owned();
+                    rental.apply(now, RentalEvent::ReplyLost { by_restart: true }, reason);
                     self.rentals.insert(rental.machine.clone(), rental);
                 }
             }
@@ -118,7 +115,7 @@ impl Fleets {
 
     /// Machines that are being created.
     pub(super) fn spawning(&self, fleet: &FleetId) -> usize {
-        self.of_fleet(fleet).filter(|rental| rental.phase.state() == WorkerState::Spawning).count()
+        self.of_fleet(fleet).filter(|rental| rental.phase().state() == WorkerState::Spawning).count()
     }
 
     pub(super) fn rental(&self, machine: &MachineId) -> Option<&Rental> {

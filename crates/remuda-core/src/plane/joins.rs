@@ -45,7 +45,7 @@ impl Plane {
         }
         if let Some(rental) = self.fleets.rental_mut(&worker.machine) {
             // It gets no work before its machine is up.
-            (worker.state, worker.fleet) = (rental.phase.state(), Some(rental.fleet.clone()));
+            (worker.state, worker.fleet) = (rental.phase().state(), Some(rental.fleet.clone()));
             rental.joined_at.get_or_insert(now);
         }
         let machine = worker.machine.clone();
@@ -144,7 +144,7 @@ impl Plane {
         if !is_proved || join.machine.as_ref().is_some_and(|named| *named != machine) {
             return Err(Refusal::IdentityUnproven(machine));
         }
-        if rental.phase == RentalPhase::Returning { Err(Refusal::MachineRetired(machine)) } else { Ok(()) }
+        if rental.is_returning() { Err(Refusal::MachineRetired(machine)) } else { Ok(()) }
     }
 
     /// Whether it names a fleet whose machines are rented.
@@ -154,7 +154,8 @@ impl Plane {
 
     /// A worker of a rented machine drains or has left: the machine follows once all its workers have.
     pub(super) fn drain_with_workers(&mut self, now: Timestamp, id: &WorkerId, reason: &str) {
-        let Some(machine) = self.workers.get(id).map(|worker| worker.machine.clone()) else { return };
+        let Some(worker) = self.workers.get(id) else { return };
+        let (machine, drain_until) = (worker.machine.clone(), worker.drain_until);
         if !self.fleets.is_rented(&machine) {
             return;
         }
@@ -167,7 +168,7 @@ impl Plane {
             .iter()
             .all(|state| matches!(state, WorkerState::Terminating | WorkerState::Terminated))
         {
-            self.move_rental(now, &machine, WorkerState::Terminating, reason);
+            self.drain_rental(now, &machine, drain_until, reason);
         }
     }
 
@@ -269,14 +270,9 @@ impl Plane {
         if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
             return Err(Refusal::Leaving(id.clone()));
         }
-        let drain_until = within.map(|within| now.plus(within));
-        let machine = worker.machine.clone();
-        worker.drain_until = drain_until;
+        worker.drain_until = within.map(|within| now.plus(within));
         self.workers.has_orders(id);
         self.move_worker(now, id, WorkerState::Terminating, reason.to_owned());
-        if let Some(rental) = self.fleets.rental_mut(&machine) {
-            rental.drain_until = drain_until;
-        }
         self.drain_with_workers(now, id, reason);
         self.cycle_soon(now);
         self.outbox.set_alarm(Alarm::Provider, Some(now));
@@ -291,12 +287,11 @@ impl Plane {
         within: Option<Duration>,
     ) -> Result<PlaneAnswer, Refusal> {
         let there: Vec<_> = self.workers.on_machine(machine).map(|it| it.id.clone()).collect();
-        if let Some(rental) = self.fleets.rental_mut(machine) {
-            if matches!(rental.phase, RentalPhase::Draining | RentalPhase::Returning) {
+        if let Some(rental) = self.fleets.rental(machine) {
+            if matches!(rental.phase(), RentalPhase::Draining | RentalPhase::Returning) {
                 return Err(Refusal::MachineLeaving(machine.clone()));
             }
-            rental.drain_until = within.map(|within| now.plus(within));
-            self.move_rental(now, machine, WorkerState::Terminating, reason);
+            self.drain_rental(now, machine, within.map(|within| now.plus(within)), reason);
             self.cycle_soon(now);
         } else if there.is_empty() {
             return Err(Refusal::UnknownMachine(machine.clone()));

@@ -53,7 +53,7 @@ impl Plane {
                 None => {}
             }
             if *rental != before {
-                let has_moved = rental.phase != before.phase;
+                let has_moved = rental.phase() != before.phase();
                 self.fleets.store_rental(&machine, &mut self.outbox);
                 if has_moved {
                     self.fleets.publish_phase(now, &machine, &mut self.outbox);
@@ -77,17 +77,17 @@ impl Plane {
                 worker.presence != Presence::Offline && worker.watch.silent_for(now) < silence_max
             });
             let Some(rental) = self.fleets.rental(&machine) else { continue };
-            let was_up = matches!(rental.phase, RentalPhase::Up | RentalPhase::Draining);
+            let was_up = rental.was_up();
             // Ordered, searched for long enough and never seen. If it appears later, it is an orphan.
-            let is_myth = rental.phase == RentalPhase::Returning
-                && rental.made_at.is_none()
+            let is_myth = rental.is_returning()
+                && rental.pod.is_none()
                 && rental.missed >= 2
                 && now.since(rental.wanted_at) >= settings.limits.lost_create_timeout;
             if is_myth {
                 self.forget_rental(now, &machine, "never seen");
                 continue;
             }
-            match (rental.sighting(now, is_heard, settings.limits.list_lag_max), rental.phase) {
+            match (rental.sighting(now, is_heard, settings.limits.list_lag_max), rental.phase()) {
                 (Sighting::Nothing, _) => {}
                 (Sighting::Gone, RentalPhase::Returning) => self.forget_rental(now, &machine, "returned"),
                 (Sighting::Gone, _) => {
@@ -161,7 +161,7 @@ impl Plane {
     pub(super) fn prepare(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
         let Some(rental) = self.fleets.rental(machine) else { return };
         let id = rental.fleet.clone();
-        let is_wanted = rental.phase == RentalPhase::Made
+        let is_wanted = rental.phase() == RentalPhase::Made
             && rental.joined_at.is_none()
             && pod.status == PodStatus::Running
             && pod.ssh.is_some()
@@ -192,7 +192,7 @@ impl Plane {
         };
         self.fleets.set_bootstrap(machine, bootstrap);
         let Err(unprepared) = result else { return };
-        let is_made = self.fleets.rental(machine).is_some_and(|rental| rental.phase == RentalPhase::Made);
+        let is_made = self.fleets.rental(machine).is_some_and(|rental| rental.phase() == RentalPhase::Made);
         if is_made && !unprepared.is_retryable {
             let reason = format!("start-up over SSH failed ({}): {}", unprepared.stage, unprepared.message);
             self.give_up(now, machine, AttemptVerdict::MachineLost, &reason);

@@ -8,7 +8,7 @@ use crate::id::{FleetId, MachineId};
 use crate::machine::WorkerState;
 use crate::provider::{Pod, ProviderError, ProviderErrorClass, ProviderEvent, offered_kind};
 use crate::record::Record;
-use crate::rental::RentalPhase;
+use crate::rental::{RentalEvent, RentalPhase, RentalState};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 
@@ -66,12 +66,12 @@ impl Plane {
         self.fleets.provider_failed(now, id, "rent", fault, &mut self.outbox);
         let Some(rental) = self.fleets.rental_mut(machine) else { return };
         // A list has shown it since, so it exists whatever this answer says.
-        if rental.made_at.is_some() {
+        if rental.pod.is_some() {
             return;
         }
         if fault.class == ProviderErrorClass::Ambiguous {
-            if rental.phase == RentalPhase::Wanted {
-                rental.go(now, RentalPhase::Lost, format!("unknown whether it was created: {fault}"));
+            let reason = format!("unknown whether it was created: {fault}");
+            if rental.apply(now, RentalEvent::ReplyLost { by_restart: false }, reason) {
                 self.fleets.store_rental(machine, &mut self.outbox);
                 self.fleets.publish_phase(now, machine, &mut self.outbox);
             }
@@ -94,7 +94,7 @@ impl Plane {
     /// Checks that the pod is what was ordered.
     pub(super) fn judge_pod(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
         let Some(rental) = self.fleets.rental(machine) else { return };
-        if rental.phase == RentalPhase::Returning {
+        if rental.is_returning() {
             return self.fleets.request_return(now, machine, &mut self.outbox);
         }
         let fleet = self.fleet(&rental.fleet);
@@ -110,7 +110,7 @@ impl Plane {
             Some((AttemptVerdict::MachineRefused, why))
         } else {
             // A machine that is already working has proven itself.
-            let is_new = rental.phase == RentalPhase::Made;
+            let is_new = rental.phase() == RentalPhase::Made;
             let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
             host.map(|host| {
                 (AttemptVerdict::MachineLost, format!("its host {host} had a bad machine recently"))
@@ -130,21 +130,41 @@ impl Plane {
         state: WorkerState,
         reason: &str,
     ) {
-        let Some(rental) = self.fleets.rental_mut(machine) else { return };
-        let (id, was_up) =
-            (rental.fleet.clone(), matches!(rental.phase, RentalPhase::Up | RentalPhase::Draining));
-        let phase = match state {
+        let event = match state {
             WorkerState::Spawning => return,
-            WorkerState::Active => RentalPhase::Up,
-            WorkerState::Terminating => RentalPhase::Draining,
-            WorkerState::Terminated | WorkerState::Error => RentalPhase::Returning,
+            WorkerState::Active => RentalEvent::Ready,
+            WorkerState::Terminating => RentalEvent::Drain { until: None },
+            WorkerState::Terminated | WorkerState::Error => RentalEvent::GiveUp,
         };
-        if rental.phase == RentalPhase::Returning || rental.phase == phase {
+        self.apply_to_rental(now, machine, event, state, reason);
+    }
+
+    /// Drains a machine with all its workers.
+    pub(super) fn drain_rental(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        until: Option<Timestamp>,
+        reason: &str,
+    ) {
+        self.apply_to_rental(now, machine, RentalEvent::Drain { until }, WorkerState::Terminating, reason);
+    }
+
+    fn apply_to_rental(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        event: RentalEvent,
+        state: WorkerState,
+        reason: &str,
+    ) {
+        let Some(rental) = self.fleets.rental_mut(machine) else { return };
+        let (id, was_up) = (rental.fleet.clone(), rental.was_up());
+        // A machine ordered by the previous plane and never seen since says nothing about the provider.
+        let is_failure = !(was_up || matches!(rental.state(), RentalState::Lost { is_unheard: true }));
+        if !rental.apply(now, event, reason.to_owned()) {
             return;
         }
-        // A machine ordered by the previous plane and never seen since says nothing about the provider.
-        let is_failure = !(was_up || rental.is_unheard && rental.made_at.is_none());
-        rental.go(now, phase, reason.to_owned());
         if state == WorkerState::Active && !was_up {
             self.fleets.state_mut(&id).creation.succeeded();
             self.fleets.store_fleet(&id, &mut self.outbox);
@@ -160,9 +180,7 @@ impl Plane {
             }
             self.move_worker(now, &worker, state, reason.to_owned());
         }
-        if phase == RentalPhase::Returning {
-            self.fleets.request_return(now, machine, &mut self.outbox);
-        }
+        self.fleets.request_return(now, machine, &mut self.outbox);
     }
 
     /// The machine is gone, or never existed: its cost is kept, its name never used again.
@@ -171,7 +189,7 @@ impl Plane {
         let settings = self.settings.fleet(&rental.fleet);
         let price =
             rental.price.or_else(|| self.fleets.price_of(settings?, &rental.offer)).unwrap_or_default();
-        if rental.made_at.is_some() {
+        if rental.pod.is_some() {
             let fleet = self.fleets.state_mut(&rental.fleet);
             fleet.record_cost(rental.wanted_at, now, price);
             self.fleets.store_fleet(&rental.fleet, &mut self.outbox);

@@ -75,20 +75,20 @@ impl Plane {
         let bad_check = bad_check.map(|check| format!("start check: {}", check.problem));
         WorkerView {
             id: rental.worker(),
-            state: rental.phase.state(),
+            state: rental.phase().state(),
             since: rental.since,
             presence: machine::machine_presence(there().map(|worker| worker.presence)),
             is_rented: true,
             counts_against_max: true,
-            is_running: rental.running_at.is_some(),
+            is_running: rental.running_at().is_some(),
             is_registered: there().next().is_some_and(|_| rental.joined_at.is_some()),
             start_check_passed: there()
                 .all(|worker| worker.has_beaten && worker.beat_seq > 0 && is_ready(worker)),
             trouble: rental
                 .overdue(now, settings)
-                .or(bad_check.filter(|_| rental.phase == RentalPhase::Made)),
+                .or(bad_check.filter(|_| rental.phase() == RentalPhase::Made)),
             is_outdated: rental.revision != settings.revision,
-            drain_until: rental.drain_until,
+            drain_until: rental.drain_until(),
             beat_at: there().map(|worker| now.minus(worker.watch.silent_for(now))).max(),
             attempts: there().flat_map(|worker| self.attempts_of(worker)).collect(),
             idle_since: there().map(|worker| worker.idle_since).max(),

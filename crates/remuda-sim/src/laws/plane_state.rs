@@ -185,8 +185,9 @@ impl Laws {
             }
             (Some((job, _)), ..) => format!("job {job} never ended, and there is no plane"),
             (None, Some(plane), _) if plane.rentals().next().is_some() => {
-                let rentals =
-                    plane.rentals().map(|it| format!("{} {}: {}", it.machine, it.phase.as_str(), it.reason));
+                let rentals = plane
+                    .rentals()
+                    .map(|it| format!("{} {}: {}", it.machine, it.phase().as_str(), it.reason));
                 let what = format!("the fleet never settled: {}", rentals.collect::<Vec<_>>().join("; "));
                 return self.violated(Law::L4, at, what);
             }

@@ -185,7 +185,7 @@ impl Laws {
             return self.violated(Law::S8, at, format!("foreign pod {} was returned", pod.tag));
         }
         let rental = self.pods.rentals.values().find(|rental| rental.tag == pod.tag);
-        match rental.map(|rental| rental.phase) {
+        match rental.map(|rental| rental.phase()) {
             Some(RentalPhase::Returning) => {}
             Some(phase) => {
                 let what = format!("{} was returned and is stored as {}", pod.tag, phase.as_str());
@@ -298,7 +298,7 @@ impl Laws {
         let mut found = None;
         for pod in account.ours() {
             let rental = pod.machine().and_then(|machine| plane.rental(&machine));
-            let what = match rental.map(|rental| rental.phase) {
+            let what = match rental.map(|rental| rental.phase()) {
                 None => "without a record",
                 Some(RentalPhase::Returning) => "to be returned",
                 Some(_) if pod.is_dead || pod.stopped_at.is_some() => "dead",
@@ -324,7 +324,7 @@ impl Laws {
         let mut found = None;
         for rental in plane.rentals() {
             let is_made = matches!(
-                rental.phase,
+                rental.phase(),
                 RentalPhase::Made | RentalPhase::Up | RentalPhase::Draining | RentalPhase::Returning
             );
             if !is_made || account.with_tag(&rental.tag).next().is_some() {
@@ -337,7 +337,7 @@ impl Laws {
                 found = Some(format!(
                     "{} is recorded as {} and its pod is gone",
                     rental.tag,
-                    rental.phase.as_str()
+                    rental.phase().as_str()
                 ));
             }
         }

@@ -57,13 +57,13 @@ impl Laws {
             return self.violated(Law::S8, at, format!("the record of {} is unreadable", document.id));
         };
         let before = self.pods.rentals.insert(document.id.clone(), rental.clone());
-        if rental.phase == RentalPhase::Returning {
+        if rental.phase() == RentalPhase::Returning {
             self.pods.given_up.entry(rental.tag.clone()).or_insert(at);
         }
         self.count_failures(&rental, before.as_ref());
-        let was_given_up = before.is_some_and(|before| before.phase == RentalPhase::Returning);
-        if was_given_up && rental.phase != RentalPhase::Returning {
-            let what = format!("{} was given up and is {}", rental.tag, rental.phase.as_str());
+        let was_given_up = before.is_some_and(|before| before.phase() == RentalPhase::Returning);
+        if was_given_up && rental.phase() != RentalPhase::Returning {
+            let what = format!("{} was given up and is {}", rental.tag, rental.phase().as_str());
             self.violated(Law::S8, at, what);
         }
     }
@@ -71,12 +71,12 @@ impl Laws {
     /// Counts a fleet's consecutive failed machines.
     fn count_failures(&mut self, rental: &Rental, before: Option<&Rental>) {
         let failures = self.pods.failures.entry(rental.fleet.clone()).or_default();
-        let was = before.map_or(RentalPhase::Wanted, |before| before.phase);
-        match (was, rental.phase) {
+        let was = before.map_or(RentalPhase::Wanted, |before| before.phase());
+        match (was, rental.phase()) {
             (_, RentalPhase::Up) => *failures = 0,
             // An exhausted budget is not the machine's failure, nor is a plane that died before it requested the pod.
             (RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made, RentalPhase::Returning) => {
-                let is_unasked = rental.is_unheard && rental.made_at.is_none();
+                let is_unasked = rental.return_progress().is_some_and(|progress| progress.is_unheard);
                 *failures += u32::from(!is_unasked && !rental.reason.contains("a day are spent"));
             }
             _ => {}
@@ -141,7 +141,7 @@ impl Laws {
         });
         let capacity = self.pods.rentals.iter().filter(|(name, rental)| {
             let is_capacity = matches!(
-                rental.phase,
+                rental.phase(),
                 RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made | RentalPhase::Up
             );
             rental.fleet == *id && is_capacity && known.contains(name)
@@ -159,7 +159,7 @@ impl Laws {
     /// M4: a machine that was given up may not join.
     pub(super) fn check_join(&mut self, at: u64, plane: &Plane, join: &JoinRequest, step: &Step) {
         let (Some(machine), Ok(PlaneAnswer::Joined(_))) = (&join.machine, &step.answer) else { return };
-        let phase = plane.rental(machine).map(|rental| rental.phase);
+        let phase = plane.rental(machine).map(|rental| rental.phase());
         if join.fleet.is_some() && phase.is_none_or(|phase| phase == RentalPhase::Returning) {
             self.violated(Law::S8, at, format!("{machine} was given up and joined"));
         }
@@ -188,8 +188,8 @@ impl Laws {
                 self.violated(Law::S4, at, format!("{worker} got job {job} after an operator drained it"));
             }
             let rental = plane.rental(machine);
-            if let Some(rental) = rental.filter(|rental| rental.phase != RentalPhase::Up) {
-                let what = format!("{worker} got job {job} and is {}", rental.phase.as_str());
+            if let Some(rental) = rental.filter(|rental| rental.phase() != RentalPhase::Up) {
+                let what = format!("{worker} got job {job} and is {}", rental.phase().as_str());
                 self.violated(Law::S4, at, what);
             }
         }
@@ -210,10 +210,10 @@ impl Laws {
         if !listens_long || now.since(self.stepped_at) >= self.rules.plane_stall_max {
             return;
         }
-        for rental in plane.rentals().filter(|rental| rental.phase == RentalPhase::Draining) {
+        for rental in plane.rentals().filter(|rental| rental.phase() == RentalPhase::Draining) {
             let plan = scenario.fleets.iter().find(|plan| plan.settings.id == rental.fleet);
             let usual = plan.map_or(Duration::ZERO, |plan| plan.settings.scaling.drain_timeout);
-            let until = rental.drain_until.unwrap_or(rental.since.plus(usual));
+            let until = rental.drain_until().unwrap_or(rental.since.plus(usual));
             if now > until.max(rental.since).plus(DRAIN_MARGIN) {
                 let what =
                     format!("{} is draining since {} and was not returned", rental.machine, rental.since);

@@ -13,7 +13,7 @@ use remuda_core::record::{
     AcceptedJob, BlockRow, IdempotencyKey, JobStatus, PastAttempt, QuarantineRow, Record, ServiceRow,
     StateRow, StoredEvent, WorkerRow,
 };
-use remuda_core::rental::{Rental, RentalPhase};
+use remuda_core::rental::{Rental, RentalEvent};
 use remuda_core::service::{FailingNode, ServiceFault, ServiceState};
 use remuda_core::time::Timestamp;
 use remuda_core::verdict::AttemptVerdict;
@@ -204,11 +204,13 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
 }
 
 /// The document of a rented machine.
-pub(crate) fn machine(name: &str, phase: RentalPhase) -> Arc<Document> {
+pub(crate) fn machine(name: &str, events: &[RentalEvent]) -> Arc<Document> {
     let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
     let (machine, tag) = (name.parse().unwrap(), format!("remuda-x-{name}"));
     let mut rental = Rental::wanted(at(1), machine, tag, "any".to_owned(), &fleet);
-    rental.go(at(2), phase, String::new());
+    for event in events {
+        rental.apply(at(2), *event, String::new());
+    }
     rental.document().unwrap()
 }
 

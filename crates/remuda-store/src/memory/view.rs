@@ -68,7 +68,7 @@ fn without_worker(tables: &Tables) -> Vec<WorkerState> {
     let has_worker = |id: &str| tables.workers.values().any(|worker| worker.machine.as_str() == id);
     let alone = collection.filter(|((_, id), _)| !has_worker(id));
     let rentals = alone.filter_map(|(_, document)| serde_json::from_str::<Rental>(document.body.get()).ok());
-    rentals.map(|rental| rental.phase.state()).collect()
+    rentals.map(|rental| rental.phase().state()).collect()
 }
 
 fn status(tables: &Tables, now: Timestamp) -> Value {

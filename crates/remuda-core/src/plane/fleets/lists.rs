@@ -12,7 +12,7 @@ use crate::id::{FleetId, MachineId};
 use crate::money::Money;
 use crate::plane::{FleetEvent, Outbox};
 use crate::provider::{Pod, PodTag, ProviderCall, offered_kind};
-use crate::rental::{LISTS_MIN, Rental, RentalPhase};
+use crate::rental::{LISTS_MIN, Rental, RentalState};
 use crate::settings::Settings;
 use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
@@ -139,9 +139,10 @@ impl Fleets {
                 // Of two pods with the same tag, the known one counts, else the one created first: lists begin with
                 // the newest.
                 Some(machine) => {
-                    let known = self.rentals.get(&machine).and_then(|rental| rental.pod.clone());
+                    let known =
+                        self.rentals.get(&machine).and_then(|rental| rental.pod.as_ref()).map(|pod| &pod.id);
                     match ours.remove(&machine) {
-                        Some(other) if known.as_ref() == Some(&other.id) => {
+                        Some(other) if known == Some(&other.id) => {
                             strays.push(pod);
                             ours.insert(machine, other);
                         }
@@ -167,8 +168,9 @@ impl Fleets {
         outbox: &mut Outbox,
     ) -> bool {
         let is_expected = |rental: &&Rental| {
-            let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
-            rental.phase != RentalPhase::Returning && long_made
+            let seen_at = rental.pod.as_ref().map(|pod| pod.seen_at);
+            let long_made = seen_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
+            !rental.is_returning() && long_made
         };
         let expected: Vec<_> = self.of_fleet(&settings.id).filter(is_expected).collect();
         let missing = expected.iter().filter(|rental| !ours.contains_key(&rental.machine)).count();
@@ -219,11 +221,13 @@ impl Fleets {
     }
 
     fn request_list(&mut self, now: Timestamp, settings: &FleetSettings, outbox: &mut Outbox) -> Timestamp {
-        let is_moving = self.of_fleet(&settings.id).any(|rental| match rental.phase {
-            RentalPhase::Lost | RentalPhase::Returning => true,
-            RentalPhase::Made => rental.running_at.is_none() || settings.needs_bootstrap,
-            RentalPhase::Up | RentalPhase::Draining => rental.ended > 0 || rental.missed > 0,
-            RentalPhase::Wanted => false,
+        let is_moving = self.of_fleet(&settings.id).any(|rental| match rental.state() {
+            RentalState::Lost { .. } | RentalState::Returning(_) => true,
+            RentalState::Made => rental.running_at().is_none() || settings.needs_bootstrap,
+            RentalState::Up | RentalState::Draining { .. } => {
+                rental.missed > 0 || rental.pod.as_ref().is_some_and(|pod| pod.ended > 0)
+            }
+            RentalState::Wanted => false,
         });
         let has_orphans = self.orphans.values().any(|orphan| orphan.fleet == settings.id);
         let (every, is_restored) = (settings.limits.list_every, self.is_restored);
@@ -271,22 +275,22 @@ impl Fleets {
         settings: &FleetSettings,
         outbox: &mut Outbox,
     ) -> Timestamp {
-        let returning = self.of_fleet(&settings.id).filter(|rental| rental.phase == RentalPhase::Returning);
+        let returning = self.of_fleet(&settings.id).filter(|rental| rental.is_returning());
         let machines: Vec<_> = returning.map(|rental| rental.machine.clone()).collect();
         let mut next = Timestamp::NEVER;
         for machine in machines {
             self.request_return(now, &machine, outbox);
             let Some(rental) = self.rentals.get_mut(&machine) else { continue };
             let alarm_at = rental.since.plus(settings.limits.return_timeout);
-            if now >= alarm_at && !rental.return_alarm_sent {
-                rental.return_alarm_sent = true;
+            if rental.take_return_alarm(now, settings.limits.return_timeout) {
                 let reason = slow_return(rental, settings.limits.return_timeout);
                 outbox.publish(now, FleetEvent::MachineAlarm { rental, reason });
                 self.store_rental(&machine, outbox);
             } else if now < alarm_at {
                 next = next.min(alarm_at);
             }
-            if let Some(at) = self.rentals.get(&machine).and_then(|rental| rental.return_at) {
+            if let Some(at) = self.rentals.get(&machine).and_then(|rental| rental.return_progress()?.next_at)
+            {
                 next = next.min(at);
             }
         }
@@ -302,10 +306,11 @@ fn orphan_returned(now: Timestamp, id: &FleetId, pod: &Pod, lists: u32, outbox: 
 
 /// For an operator: only the provider's console can tell more.
 fn slow_return(rental: &Rental, limit: Duration) -> String {
-    let pod = rental.pod.as_ref().map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
+    let pod = rental.pod.as_ref();
+    let pod = pod.map_or("a pod that was never seen".to_owned(), |pod| format!("pod {}", pod.id));
     format!(
         "{pod} was to be returned {} ago and is still not gone, after {} requests: check your provider's console",
         humanize(limit),
-        rental.returns
+        rental.return_progress().map_or(0, |progress| progress.requests)
     )
 }

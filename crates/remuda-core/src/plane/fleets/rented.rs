@@ -8,7 +8,7 @@ use crate::id::{FleetId, MachineId};
 use crate::plane::fleet_event::Scaling;
 use crate::plane::{FleetEvent, Outbox};
 use crate::provider::{PodTag, ProviderCall, ProviderError};
-use crate::rental::{Rental, RentalPhase};
+use crate::rental::Rental;
 use crate::scale::ScalingDirection;
 use crate::settings::Settings;
 use crate::time::Timestamp;
@@ -77,7 +77,11 @@ impl Fleets {
         outbox: &mut Outbox,
     ) {
         let Some(rental) = self.rentals.get(machine) else { return };
-        let (id, offer, host) = (rental.fleet.clone(), rental.offer.clone(), rental.host.clone());
+        let (id, offer, host) = (
+            rental.fleet.clone(),
+            rental.offer.clone(),
+            rental.pod.as_ref().and_then(|pod| pod.host.clone()),
+        );
         let wait = offer_cooldown(&id, settings);
         let has_choice = settings.fleet(&id).is_some_and(|settings| settings.offers.len() > 1);
         let fleet = self.state_mut(&id);
@@ -99,13 +103,14 @@ impl Fleets {
         outbox: &mut Outbox,
     ) {
         let Some(rental) = self.rentals.get_mut(machine) else { return };
-        let is_due = rental.phase == RentalPhase::Returning && rental.return_at.is_none_or(|at| at <= now);
         let id = rental.fleet.clone();
-        let can_call_provider = self.states.get(&id).is_none_or(|fleet| fleet.can_call_provider(now));
-        let Some(pod) = rental.pod.clone().filter(|_| is_due && can_call_provider) else { return };
-        rental.return_requested(now);
-        self.store_rental(machine, outbox);
-        outbox.call_provider(&id, ProviderCall::Return { pod });
+        if self.states.get(&id).is_some_and(|fleet| !fleet.can_call_provider(now)) {
+            return;
+        }
+        if let Some(pod) = rental.request_return(now) {
+            self.store_rental(machine, outbox);
+            outbox.call_provider(&id, ProviderCall::Return { pod });
+        }
     }
 
     pub(in crate::plane) fn provider_answered(&mut self, id: &FleetId, outbox: &mut Outbox) {

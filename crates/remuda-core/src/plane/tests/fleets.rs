@@ -147,7 +147,7 @@ impl Rented {
     }
 
     fn phases(&self) -> Vec<&'static str> {
-        self.story.plane.rentals().map(|rental| rental.phase.as_str()).collect()
+        self.story.plane.rentals().map(|rental| rental.phase().as_str()).collect()
     }
 
     fn held_back(&self) -> String {
@@ -488,7 +488,7 @@ fn machines_of_old_settings_are_replaced_one_by_one() {
     for _ in 0..200 {
         world.pass(1);
         world.join_all();
-        let up = world.story.plane.rentals().filter(|rental| rental.phase == RentalPhase::Up).count();
+        let up = world.story.plane.rentals().filter(|rental| rental.phase() == RentalPhase::Up).count();
         fewest = fewest.min(up);
     }
     let revisions: Vec<_> = world.story.plane.rentals().map(|rental| rental.revision.as_str()).collect();

@@ -47,7 +47,7 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &CycleRep
     let fleet = plane.fleet(id);
     let mut machines: BTreeMap<&str, u32> = BTreeMap::new();
     for rental in plane.rentals().filter(|rental| rental.fleet == *id) {
-        *machines.entry(rental.phase.as_str()).or_default() += 1;
+        *machines.entry(rental.phase().as_str()).or_default() += 1;
     }
     let mut workers: BTreeMap<&str, u32> = BTreeMap::new();
     for worker in plane.workers().filter(|worker| plane.fleet_for_worker(worker) == Some(id)) {

@@ -62,7 +62,7 @@ impl World<'_> {
         proof: JoinProof,
     ) -> (Box<JoinRequest>, JoinProof) {
         let rental = join.machine.as_ref().and_then(|machine| driver.plane.rental(machine));
-        let is_late = rental.is_some_and(|rental| rental.phase == RentalPhase::Returning);
+        let is_late = rental.is_some_and(|rental| rental.phase() == RentalPhase::Returning);
         if !is_late || !self.is_sabotaged(Sabotage::AdmitRetiredMachines) {
             return (join, proof);
         }
