@@ -11,6 +11,7 @@ use crate::plane::tests::{Story, id};
 use crate::refusal::Refusal;
 
 mod breakers;
+mod machines;
 
 const HEAD: &str = "# Lifecycles
 
@@ -63,6 +64,21 @@ fn document() -> String {
             "Quarantine",
             "`quarantine.rs`. A shape that fails on three distinct workers is kept from all of them, then single trials decide.",
             breakers::quarantine(),
+        ),
+        (
+            "Machine",
+            "`rental.rs`. A rented machine counts against maximum and budget from the request until the provider's lists prove it gone.",
+            machines::machine(),
+        ),
+        (
+            "Creation brake",
+            "`brake.rs`. Machines that fail one after another stop renting for a while, then one at a time shows whether it works again.",
+            machines::creation_brake(),
+        ),
+        (
+            "Mass-loss brake",
+            "`brake.rs`. When most of the fleet falls silent together, the plane's own link has more likely failed: verdicts wait.",
+            machines::mass_loss_brake(),
         ),
         (
             "Attempt inside a worker",
