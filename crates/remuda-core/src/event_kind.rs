@@ -147,7 +147,6 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::disallowed_methods, reason = "the document is compared with the file")]
     fn every_event_is_documented() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/failover.md");
         let text = std::fs::read_to_string(path).unwrap();

@@ -28,7 +28,7 @@ impl Plane {
             ProviderEvent::Returned { result, .. } => match result {
                 Ok(()) => self.fleets.provider_answered(fleet, &mut self.outbox),
                 Err(fault) if fault.class == ProviderErrorClass::NotFound => {
-                    self.fleets.provider_answered(fleet, &mut self.outbox)
+                    self.fleets.provider_answered(fleet, &mut self.outbox);
                 }
                 Err(fault) => self.fleets.provider_failed(now, fleet, "return", &fault, &mut self.outbox),
             },
@@ -41,7 +41,7 @@ impl Plane {
                 }
             }
             ProviderEvent::Priced { result: Err(fault) } => {
-                self.fleets.provider_failed(now, fleet, "price", &fault, &mut self.outbox)
+                self.fleets.provider_failed(now, fleet, "price", &fault, &mut self.outbox);
             }
             ProviderEvent::Bootstrapped { machine, result } => self.prepared(now, &machine, result),
         }
