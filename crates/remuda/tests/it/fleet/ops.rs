@@ -294,7 +294,7 @@ async fn drain_has_deadline_and_unambiguous_name() {
         code(&plane, Method::POST, "/remuda/v1/workers/other/drain", &json!({ "deadline_seconds": -1 }))
             .await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    assert_contains_all(&message, &["from 0 to 30 days"]);
+    assert_contains_all(&message, &["from 0 to 2592000 (30 days)"]);
 }
 
 #[tokio::test]
