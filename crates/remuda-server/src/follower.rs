@@ -69,6 +69,13 @@ impl Follower {
         self
     }
 
+    /// Skips what the reader knows already. It must have read `position` after it subscribed, so that the channel has
+    /// everything that follows: live and stored events then stay in the order in which they happened.
+    pub fn skip_until(mut self, position: Sequence) -> Follower {
+        self.position = Some(position);
+        self
+    }
+
     /// The number of the last stored event that was returned.
     pub fn position(&self) -> Option<Sequence> {
         self.position

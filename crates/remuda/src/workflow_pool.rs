@@ -287,7 +287,8 @@ impl Inner {
     /// Follows what comes after the last event that was applied to the handles; None once the pool has stopped.
     fn follow(&self) -> Option<Follower> {
         let context = self.context()?;
-        Some(Follower::new(context.store.clone(), &context.events, Some(self.watch.last_sequence())))
+        let follower = Follower::new(context.store.clone(), &context.events, None);
+        Some(follower.skip_until(self.watch.last_sequence()))
     }
 
     /// For calls that add work; refused once the pool is shutting down.

@@ -94,6 +94,25 @@ async fn resumed_follower_starts_after_its_position() {
 }
 
 #[tokio::test]
+async fn skipped_events_do_not_put_stored_ones_before_live_ones() {
+    let mut story = Story::begin().await;
+    let follower = story.follow(None);
+    story.happen(1).await;
+    let mut follower = follower.skip_until(Sequence(1));
+    let update = LiveEvent::Progress {
+        job: JobId::from_u128(1),
+        tenant: "anna".parse().unwrap(),
+        metadata: Default::default(),
+        worker: "w".parse().unwrap(),
+        progress: 0.5,
+        phase: String::new(),
+    };
+    drop(story.events.send(update));
+    story.happen(1).await;
+    assert_eq!(read(&mut follower).await, ["live", "2"]);
+}
+
+#[tokio::test]
 async fn gap_before_the_first_event_is_not_replayed() {
     let mut story = Story::begin().await;
     let mut follower = story.follow(None);
