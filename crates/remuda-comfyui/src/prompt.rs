@@ -86,10 +86,10 @@ impl PromptDraft {
                 // This also checks that Python can parse every number in it.
                 let tree: Value = serde_json::from_str(value.get()).map_err(|error| {
                     let failure = ServiceFailure::new(ServiceFault::Graph, format!("invalid JSON: {error}"));
-                    at_input(id, name, failure)
+                    at_input(id, name, &failure)
                 })?;
                 let has_assets =
-                    asset::collect(&tree, &mut assets).map_err(|failure| at_input(id, name, failure))?;
+                    asset::collect(&tree, &mut assets).map_err(|failure| at_input(id, name, &failure))?;
                 if has_assets || (name == PREFIX_INPUT && tree.is_string()) {
                     rewritten.insert((id.clone(), name.clone()), tree);
                 }
@@ -119,7 +119,7 @@ impl PromptDraft {
         }
         let folder = folder(tag);
         for ((id, name), mut tree) in self.rewritten {
-            asset::replace(&mut tree, placed).map_err(|failure| at_input(&id, &name, failure))?;
+            asset::replace(&mut tree, placed).map_err(|failure| at_input(&id, &name, &failure))?;
             if name == PREFIX_INPUT {
                 prefix(&mut tree, &folder);
             }
@@ -131,7 +131,7 @@ impl PromptDraft {
     }
 }
 
-fn at_input(id: &str, name: &str, failure: ServiceFailure) -> ServiceFailure {
+fn at_input(id: &str, name: &str, failure: &ServiceFailure) -> ServiceFailure {
     let (id, name) = (one_line(id, 40), one_line(name, 80));
     let message = format!("node {id}, input {name}: {}", failure.message);
     ServiceFailure::new(failure.fault, message).at_node(id, None)

@@ -66,7 +66,7 @@ impl ComfyuiClient {
                 ProbeResult::Failed(failure) => return Err(SelfTestError::Failed(failure.clone())),
                 ProbeResult::NoAnswer(why) | ProbeResult::Gone(why) => last.clone_from(why),
                 ProbeResult::Pending { .. } | ProbeResult::Running => {
-                    seen.state().as_str().clone_into(&mut last)
+                    seen.state().as_str().clone_into(&mut last);
                 }
                 ProbeResult::Interrupted | ProbeResult::Unknown => {}
             }

@@ -197,13 +197,8 @@ impl Job {
                 JobState::Running { worker, incarnation, started_at },
                 JobEvent::Fail { fence, failure, crashed_worker, retry_class },
             ) if fence == self.fence(incarnation) => {
-                let AttemptFailure { verdict, cause, message, fault, node } = failure;
-                let message = truncated(message);
-                let past = self.remember(worker.clone(), started_at, now, verdict, &message);
-                (past.cause, past.fault, past.node) = (Some(cause), fault, node);
-                if let RetryClass::NeedsMoreMemory(size) = retry_class {
-                    past.out_of_memory = Some(size);
-                }
+                let (cause, message) =
+                    self.remember_failure(now, worker.clone(), started_at, failure, retry_class);
                 if retry_class == RetryClass::Never {
                     self.failures = self.failures.saturating_add(1);
                     return Ok(failed(cause, message, false));
@@ -246,6 +241,25 @@ impl Job {
                 return Err((JobState::Ended(row), Refusal::Ended { state }));
             }
         })
+    }
+
+    /// Adds the failed attempt to the job's history; returns its cause and its message.
+    fn remember_failure(
+        &mut self,
+        now: Timestamp,
+        worker: WorkerId,
+        started_at: Timestamp,
+        failure: AttemptFailure,
+        retry_class: RetryClass,
+    ) -> (Cause, String) {
+        let AttemptFailure { verdict, cause, message, fault, node } = failure;
+        let message = truncated(message);
+        let past = self.remember(worker, started_at, now, verdict, &message);
+        (past.cause, past.fault, past.node) = (Some(cause), fault, node);
+        if let RetryClass::NeedsMoreMemory(size) = retry_class {
+            past.out_of_memory = Some(size);
+        }
+        (cause, message)
     }
 
     fn after_failure(

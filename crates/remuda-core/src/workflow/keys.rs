@@ -51,7 +51,7 @@ impl JobKeys {
     pub fn put_into(&self, workflow: &RawValue) -> Option<Box<RawValue>> {
         super::reads::count();
         let mut whole = members(workflow)?;
-        if !whole.get(WRAPPED).is_some_and(|prompt| !is_node(prompt)) {
+        if whole.get(WRAPPED).is_none_or(|prompt| is_node(prompt)) {
             whole = RawMembers::from([(WRAPPED.to_owned(), workflow.to_owned())]);
         }
         let extra = whole.get(EXTRA).and_then(|extra| serde_json::from_str(extra.get()).ok());

@@ -169,14 +169,7 @@ impl Laws {
                 (silence + MARGIN < self.rules.lease).then(|| format!("it was last heard {silence:?} ago"))
             }
             AttemptVerdict::NoLongerHeld | AttemptVerdict::NeverReceived => {
-                let is_named = true_beat.is_none_or(|beat| names(beat, key));
-                let order = self.orders.get(&key);
-                let was_told = matches!(order, Some(Order::Received { .. } | Order::Lost | Order::Missed));
-                match (is_named, was_told) {
-                    (true, _) => Some("no beat of the worker said so".to_owned()),
-                    (false, false) => Some("the order was still in transit".to_owned()),
-                    (false, true) => None,
-                }
+                self.check_not_held(key, true_beat)
             }
             AttemptVerdict::WorkerRestarted => {
                 let is_named = match request {
@@ -224,8 +217,36 @@ impl Laws {
                 format!("job {job} attempt {} was lost ({}), but {problem}", last.attempt, last.message);
             self.violated(Law::S6, at, what);
         }
+        if !is_reported {
+            self.check_healthy_worker(at, job, status, last, hosts);
+        }
+    }
+
+    /// S6: an attempt that a worker does not have was left out of a beat, after its order had arrived or was lost.
+    fn check_not_held(&self, key: crate::service::Key, true_beat: Option<&Beat>) -> Option<String> {
+        let is_named = true_beat.is_none_or(|beat| names(beat, key));
+        let order = self.orders.get(&key);
+        let was_told = matches!(order, Some(Order::Received { .. } | Order::Lost | Order::Missed));
+        match (is_named, was_told) {
+            (true, _) => Some("no beat of the worker said so".to_owned()),
+            (false, false) => Some("the order was still in transit".to_owned()),
+            (false, true) => None,
+        }
+    }
+
+    /// S6: a healthy worker loses nothing by a fault of its own.
+    fn check_healthy_worker(
+        &mut self,
+        at: u64,
+        job: JobId,
+        status: &JobStatus,
+        last: &PastAttempt,
+        hosts: &[Host],
+    ) {
+        let key = (job, last.attempt);
+        let Some(verdict) = last.verdict else { return };
         // Without an order only an attempt number was lost.
-        let is_lost = !is_reported && !needs_no_evidence(verdict) && verdict != AttemptVerdict::Stuck;
+        let is_lost = !needs_no_evidence(verdict) && verdict != AttemptVerdict::Stuck;
         let is_lost =
             is_lost && (self.orders.contains_key(&key) || verdict != AttemptVerdict::WorkerRestarted);
         let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker);

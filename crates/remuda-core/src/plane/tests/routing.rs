@@ -8,7 +8,7 @@ fn check(mut story: Story, jobs: &[(i8, &str, &str)], waits: u64, expected: &[us
         .iter()
         .map(|(priority, tenant, shape)| {
             let change = |it: &mut JobSubmission| {
-                (it.job.priority, it.job.tenant) = (*priority, tenant.parse().unwrap())
+                (it.job.priority, it.job.tenant) = (*priority, tenant.parse().unwrap());
             };
             story.submit_with(shape, change).unwrap()
         })

@@ -77,7 +77,8 @@ impl Story {
     }
 }
 
-fn graph(image: Value) -> Value {
+fn graph(image: impl Into<Value>) -> Value {
+    let image = image.into();
     json!({
         "1": { "class_type": "LoadImage", "inputs": { "image": image, "note": "\u{e9}" } },
         "2": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "x" } },
@@ -89,7 +90,7 @@ const KEY: &str = "api_key_comfy_org";
 #[tokio::test]
 async fn native_workflow_is_read_once() {
     let mut story = Story::begin().await;
-    for workflow in [graph(json!("a.png")), json!({ "prompt": graph(json!("a.png")) }), json!({ "n": 1 })] {
+    for workflow in [graph("a.png"), json!({ "prompt": graph("a.png") }), json!({ "n": 1 })] {
         let (reads, order) = story.reads("/remuda/v1/jobs", json!({ "workflow": workflow })).await;
         assert_eq!((reads, &order["workflow"]), (1, &workflow));
     }
@@ -98,14 +99,14 @@ async fn native_workflow_is_read_once() {
 #[tokio::test]
 async fn native_workflow_that_is_changed_is_read_twice() {
     let mut story = Story::begin().await;
-    let wrapped = json!({ "prompt": graph(json!("a.png")), "extra_data": { KEY: "secret", "a": 1 } });
+    let wrapped = json!({ "prompt": graph("a.png"), "extra_data": { KEY: "secret", "a": 1 } });
     let (reads, order) = story.reads("/remuda/v1/jobs", json!({ "workflow": wrapped })).await;
-    let without = json!({ "prompt": graph(json!("a.png")), "extra_data": { "a": 1 } });
+    let without = json!({ "prompt": graph("a.png"), "extra_data": { "a": 1 } });
     assert_eq!((reads, &order["workflow"]), (2, &without));
     assert_eq!(order["keys"], json!({ KEY: "secret" }));
 
     let blob = story.send("/remuda/v1/blobs", |request| request.body("content")).await;
-    let body = json!({ "workflow": graph(json!("a.png")), "attachments": { "a.png": blob["hash"] } });
+    let body = json!({ "workflow": graph("a.png"), "attachments": { "a.png": blob["hash"] } });
     let (reads, order) = story.reads("/remuda/v1/jobs", body).await;
     let asset = &order["workflow"]["1"]["inputs"]["image"];
     assert_eq!((reads, &asset["info"]["hash"]), (2, &blob["hash"]), "{order}");
@@ -115,8 +116,7 @@ async fn native_workflow_that_is_changed_is_read_twice() {
 async fn comfyui_prompt_is_read_twice() {
     let mut story = Story::begin().await;
     story.upload("/upload/image", &[("image; filename=a.png", "content")]).await;
-    let prompt =
-        json!({ "prompt": graph(json!("a.png")), "extra_data": { KEY: "secret" }, "client_id": "me" });
+    let prompt = json!({ "prompt": graph("a.png"), "extra_data": { KEY: "secret" }, "client_id": "me" });
     let (reads, order) = story.reads("/prompt", prompt).await;
     assert_eq!((reads, &order["keys"]), (2, &json!({ KEY: "secret" })));
     let asset = &order["workflow"]["prompt"]["1"]["inputs"]["image"];
@@ -126,9 +126,9 @@ async fn comfyui_prompt_is_read_twice() {
 #[tokio::test]
 async fn comfy_v2_workflow_is_read_twice() {
     let mut story = Story::begin().await;
-    let body = json!({ "workflow": graph(json!("a.png")), "extra_data": { KEY: "secret" } });
+    let body = json!({ "workflow": graph("a.png"), "extra_data": { KEY: "secret" } });
     let (reads, order) = story.reads("/api/v2/jobs", body).await;
-    assert_eq!((reads, &order["workflow"]), (2, &graph(json!("a.png"))));
+    assert_eq!((reads, &order["workflow"]), (2, &graph("a.png")));
     assert_eq!(order["keys"], json!({ KEY: "secret" }));
 
     let parts = [("file; filename=a.png", "content"), ("content_type", "image/png"), ("file_path", "a.png")];
