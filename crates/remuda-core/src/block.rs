@@ -39,7 +39,7 @@ pub struct Block {
 /// Whether this worker may run this shape now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
-    Open,
+    Free,
     Blocked {
         until: Timestamp,
     },
@@ -55,7 +55,7 @@ pub struct Blocks(BTreeMap<WorkerId, BTreeMap<Shape, Block>>);
 impl Blocks {
     pub fn state(&self, worker: &WorkerId, shape: &Shape) -> BlockState {
         match self.get(worker, shape).map(Block::state) {
-            None | Some(BreakerState::Closed | BreakerState::HalfOpen) => BlockState::Open,
+            None | Some(BreakerState::Closed | BreakerState::HalfOpen) => BlockState::Free,
             Some(BreakerState::Open { until }) => BlockState::Blocked { until },
             Some(BreakerState::Trial(job)) => BlockState::TrialUnderWay { job },
         }
@@ -74,7 +74,7 @@ impl Blocks {
     }
 
     /// An attempt ended without evidence about the pair.
-    pub fn released(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
+    pub fn abandon_trial(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
         if let Some(block) = self.get_mut(worker, shape) {
             block.breaker.release(job);
         }
@@ -284,12 +284,12 @@ mod tests {
                 }
                 Start => drop(blocks.started(&worker, &shape, job)),
                 Succeed => drop(blocks.succeeded(&worker, &shape)),
-                Release => blocks.released(&worker, &shape, job),
+                Release => blocks.abandon_trial(&worker, &shape, job),
                 Expire => drop(blocks.expire(at(*second), &worker, &shape)),
             }
         }
         assert_eq!(blocks.state(&worker, &shape), expected);
-        assert_eq!(blocks.state(&"b".parse().unwrap(), &shape), BlockState::Open, "never another pair");
+        assert_eq!(blocks.state(&"b".parse().unwrap(), &shape), BlockState::Free, "never another pair");
     }
 
     #[test]
@@ -298,11 +298,11 @@ mod tests {
         let job = JobId::from_u128(1);
         check(1, &[(0, Fail)], blocked(60));
         check(1, &[(0, Fail), (59, Expire)], blocked(60));
-        check(1, &[(0, Fail), (60, Expire)], BlockState::Open);
+        check(1, &[(0, Fail), (60, Expire)], BlockState::Free);
         check(1, &[(0, Fail), (60, Expire), (61, Start)], BlockState::TrialUnderWay { job });
         check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Fail)], blocked(190));
-        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Succeed)], BlockState::Open);
-        check(1, &[(0, Fail), (60, Expire), (61, Start), (62, Release)], BlockState::Open);
+        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Succeed)], BlockState::Free);
+        check(1, &[(0, Fail), (60, Expire), (61, Start), (62, Release)], BlockState::Free);
     }
 
     #[test]
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn failures_below_the_limit_are_counted_and_not_forgotten_by_asking() {
-        check(3, &[(0, Fail), (1, Fail)], BlockState::Open);
+        check(3, &[(0, Fail), (1, Fail)], BlockState::Free);
         check(3, &[(0, Fail), (1, Fail), (2, Fail)], BlockState::Blocked { until: at(62) });
     }
 

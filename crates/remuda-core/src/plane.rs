@@ -22,7 +22,7 @@
 //! | `presence` | detection of silent workers and stuck attempts |
 //! | `attempts` | start and end of an attempt, and the consequences for job, worker and shape |
 //! | `assign` | offers jobs to free workers |
-//! | `health`, `snapshots` | the control cycle |
+//! | `run_cycle`, `snapshots` | the control cycle |
 //! | `fleet_orders`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
 //! | `documents` | documents that the plane stores without reading them |
 //! | `fence`, `why` | read-only: may a worker report, why does a job wait |
@@ -55,7 +55,6 @@ mod fence;
 mod fleet_event;
 mod fleet_orders;
 mod fleets;
-mod health;
 mod jobs;
 mod joins;
 mod listing;
@@ -64,6 +63,7 @@ mod passed_over;
 mod presence;
 mod rentals;
 mod router;
+mod run_cycle;
 mod snapshots;
 mod submit;
 mod trust;

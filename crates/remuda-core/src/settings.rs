@@ -24,7 +24,7 @@ pub struct Settings {
     pub flaps_before_alert: u32,
     /// No new work for a busy worker after three missed beats of 5 s.
     pub suspect_after: Duration,
-    /// How long an attempt may go unnamed by any beat.
+    /// How long a worker that holds attempts may be silent before it loses them.
     pub lease: Duration,
     /// How long an order may be on its way before its attempt counts as lost.
     pub order_grace: Duration,

@@ -51,7 +51,7 @@ pub struct Worker {
     /// Why it takes no work although it is online.
     pub unavailable_reason: Option<String>,
     pub watch: Watch,
-    /// JobExtras silence allowed since the given time, until the next beat.
+    /// Extra silence allowed since the given time, until the next beat.
     silence_allowance: (Timestamp, Duration),
     /// Silence allowed while it holds nothing, if the worker asked for a limit of its own.
     stale_after: Option<Duration>,

@@ -49,7 +49,7 @@ pub use process::Exec;
 
 use server::Server;
 
-/// FakeRunpodOptions of a fake RunPod.
+/// Options of a fake RunPod.
 #[derive(Clone, Debug)]
 pub struct FakeRunpodOptions {
     /// Port 0 picks a free one.
@@ -157,7 +157,7 @@ impl FakeRunpod {
         self.server.account().requests.clone()
     }
 
-    /// RunpodFaults that happened, by name.
+    /// Faults that happened, by name.
     pub fn struck(&self) -> BTreeMap<String, u64> {
         self.server.account().luck.struck()
     }

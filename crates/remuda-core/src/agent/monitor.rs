@@ -11,7 +11,8 @@
 //!
 //! A completion message can be lost, and so can the answer to a submission: what decides is the probe, by the attempt's own
 //! id. Probes are sent right after submission, on a completion message, when the socket closes or reopens, when the agent
-//! starts, and after every `inactivity` without a signal.
+//! starts (`work`, `repair`), and after every `inactivity` without a signal. So a lost completion is looked for by
+//! `probe_silent` and found by `probed`, in its arm for a run that has succeeded.
 
 use std::time::Duration;
 

@@ -56,7 +56,7 @@ impl Pair {
     }
 
     fn ends_without_evidence(&mut self) -> Done {
-        self.blocks.released(&id("a"), &shape(), JOB);
+        self.blocks.abandon_trial(&id("a"), &shape(), JOB);
         Ok(())
     }
 
@@ -81,10 +81,10 @@ impl Pair {
                 format!("blocked for {} s", until.since(at(self.now)).as_secs())
             }
             block::BlockState::TrialUnderWay { .. } => "trial under way".to_owned(),
-            block::BlockState::Open if self.blocks.clone().started(&worker, &shape, JOB) => {
+            block::BlockState::Free if self.blocks.clone().started(&worker, &shape, JOB) => {
                 "trial allowed".to_owned()
             }
-            block::BlockState::Open => "counting".to_owned(),
+            block::BlockState::Free => "counting".to_owned(),
         }
     }
 }

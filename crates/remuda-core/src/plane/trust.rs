@@ -1,7 +1,8 @@
 //! May this worker run this shape, is the attempt a trial, and what follows from its end? Owns the blocks of worker
 //! and shape and the quarantine of shapes; a worker's probation travels with the worker, and is judged here.
 //!
-//! Every change is recorded and published here, and sets the alarm for the time at which it ends.
+//! Every change is recorded and published here, and sets the alarm for the time at which it ends. A block ends by time in
+//! `block_alarm`, and for any other reason in `lift`.
 
 use super::{DomainEvent, Outbox, PassedOver};
 use crate::alarm::Alarm;
@@ -75,7 +76,7 @@ impl Trust {
             QuarantineState::TrialUnderWay { job } => return Some(PassedOver::QuarantineTrial { job }),
         }
         match self.blocks.state(worker, shape) {
-            BlockState::Open => None,
+            BlockState::Free => None,
             BlockState::Blocked { until } => Some(PassedOver::Blocked { until }),
             BlockState::TrialUnderWay { job } => Some(PassedOver::BlockTrial { job }),
         }
@@ -89,7 +90,7 @@ impl Trust {
 
     /// The attempt ended without evidence: if it was a trial, another job may be the trial.
     pub(super) fn release(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
-        self.blocks.released(worker, shape, job);
+        self.blocks.abandon_trial(worker, shape, job);
         self.quarantine.released(shape, job);
     }
 
@@ -128,7 +129,7 @@ impl Trust {
                 // a block would delay every job and protect none.
                 let is_spared = settings.exempt_sole_worker || !cause.is_job_fault();
                 if is_quarantined || is_spared && is_only_worker {
-                    self.blocks.released(&worker.id, &shape, job.id);
+                    self.blocks.abandon_trial(&worker.id, &shape, job.id);
                 } else {
                     self.block(now, &worker.id, job, message, settings, outbox);
                 }

@@ -1,4 +1,4 @@
-//! RunpodFaults on demand, by occasion, and when they happen.
+//! Faults on demand, by occasion, and when they happen.
 //!
 //! Each occasion has its own generator: the number of lists does not change the faults of creations, so the n-th
 //! creation of two runs with one seed gets the same.
@@ -322,7 +322,7 @@ impl Luck {
         is_drawn
     }
 
-    /// RunpodFaults that happened, by name.
+    /// Faults that happened, by name.
     pub(super) fn struck(&self) -> BTreeMap<String, u64> {
         self.struck.iter().map(|(fault, times)| (fault.name().to_owned(), *times)).collect()
     }

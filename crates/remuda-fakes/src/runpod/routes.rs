@@ -114,7 +114,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// RunpodFaults that any request may get before it is handled.
+/// Faults that any request may get before it is handled.
 fn meet(server: &Server, account: &mut Account) -> Option<Answer> {
     let limited = |window: &str, seconds| Answer::Problem {
         status: StatusCode::TOO_MANY_REQUESTS,

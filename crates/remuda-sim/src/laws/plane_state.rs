@@ -76,7 +76,7 @@ impl Laws {
         for (worker, shape, it) in plane.blocks().iter() {
             let is_idle_trial = match plane.blocks().state(worker, shape) {
                 block::BlockState::TrialUnderWay { job } => runs_on(plane, job).is_none_or(|on| on != worker),
-                block::BlockState::Open | block::BlockState::Blocked { .. } => false,
+                block::BlockState::Free | block::BlockState::Blocked { .. } => false,
             };
             if it.until() > longest || is_idle_trial {
                 found = Some(format!("{worker} is blocked for a shape until {}: {it:?}", it.until()));
