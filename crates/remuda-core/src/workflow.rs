@@ -141,7 +141,7 @@ fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option
     let members = tree.members(members);
     let body = canonical::text(&tree, &tree.root, text.len());
     let body_hash = Hash::digest(&body);
-    let content_hashes = if may_name_content(text) { content_hashes(&body) } else { BTreeSet::new() };
+    let content_hashes = content_hashes(&tree);
     let wrapped = graph::wrapped(&tree, members);
     let members = wrapped.map_or(members, |(_, members)| members);
     if !graph::is_graph(&tree, members) {
@@ -175,27 +175,30 @@ fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option
 }
 
 /// The name of a blob: this and 64 hexadecimal digits.
-const CONTENT_HASH: &[u8] = b"blake3:";
+const CONTENT_HASH: &str = "blake3:";
 const CONTENT_HASH_BYTES: usize = CONTENT_HASH.len() + 64;
 
-/// Most workflows name no blob. Searching their text for this is many times as fast as looking at every colon; an escape
-/// could hide the name, so a text with one is searched in its canonical form.
-fn may_name_content(text: &str) -> bool {
-    text.contains("blake3:") || text.contains("\\u")
-}
-
-/// May find too many, but never too few: blobs that are named are protected from deletion. The canonical text has no
-/// escapes in such a name.
-fn content_hashes(canonical: &[u8]) -> BTreeSet<String> {
+/// May find too many, but never too few: blobs that are named are protected from deletion. Only long texts can hold such a
+/// name, so nearly none has to be searched.
+fn content_hashes(tree: &json_tree::Tree<'_>) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    // Colons are rarer than the first letter, and every member has only one.
-    for colon in canonical.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at) {
-        let Some(start) = (colon + 1).checked_sub(CONTENT_HASH.len()) else { continue };
-        if let Some(name) = canonical.get(start..start + CONTENT_HASH_BYTES)
-            && name.starts_with(CONTENT_HASH)
-            && let Ok(name) = std::str::from_utf8(name)
-        {
-            found.insert(name.to_owned());
+    let mut search = |text: &str| {
+        if text.len() < CONTENT_HASH_BYTES {
+            return;
+        }
+        for (at, _) in text.match_indices(CONTENT_HASH) {
+            found.extend(text.get(at..at + CONTENT_HASH_BYTES).map(str::to_owned));
+        }
+    };
+    for (name, value) in &tree.members {
+        search(name);
+        if let Value::Text(text) = value {
+            search(text);
+        }
+    }
+    for value in &tree.elements {
+        if let Value::Text(text) = value {
+            search(text);
         }
     }
     found
