@@ -80,11 +80,6 @@ impl Blocks {
         }
     }
 
-    /// Removes the entry after a success and returns it.
-    pub fn succeeded(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
-        self.lift(worker, shape)
-    }
-
     /// Counts a failure and returns the entry.
     pub fn failed(
         &mut self,
@@ -283,7 +278,7 @@ mod tests {
                     );
                 }
                 Start => drop(blocks.started(&worker, &shape, job)),
-                Succeed => drop(blocks.succeeded(&worker, &shape)),
+                Succeed => drop(blocks.lift(&worker, &shape)),
                 Release => blocks.abandon_trial(&worker, &shape, job),
                 Expire => drop(blocks.expire(at(*second), &worker, &shape)),
             }

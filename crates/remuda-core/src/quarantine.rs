@@ -64,7 +64,7 @@ impl Quarantine {
     }
 
     /// An attempt ended without evidence about the shape.
-    pub fn released(&mut self, shape: &Shape, job: JobId) {
+    pub fn abandon_trial(&mut self, shape: &Shape, job: JobId) {
         if let Some(entry) = self.0.get_mut(shape) {
             entry.breaker.release(job);
         }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn three_distinct_workers_make_a_shape_suspect_and_trials_condemn_it() {
+    fn three_distinct_workers_make_a_shape_suspect_and_failing_trials_fail_what_waits() {
         let shape = Shape::digest(b"s");
         let mut it = Quarantine::default();
         assert_eq!(fail(&mut it, 0, "a", 1), QuarantineVerdict::Noted);

@@ -1,5 +1,5 @@
 //! What ended an attempt. The plane decides it once, where the attempt ends; the store, `why` and the simulator's laws
-//! read the type. The sentence beside it (`PastAttempt::message`) is for people only.
+//! read the type. The sentence in `PastAttempt::message` is for people only.
 //!
 //! | verdict | decided by | cause |
 //! |---|---|---|

@@ -60,10 +60,12 @@ async fn admit(State(context): State<Context>, request: Request, next: Next) -> 
     let path = request.uri().path();
     let is_below =
         |prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    let format_error = match () {
-        () if is_below(openai::PATH_PREFIX) => openai::format_error,
-        () if is_below(comfy_v2::PATH_PREFIX) => comfy_v2::format_error,
-        () => std::convert::identity,
+    let format_error = if is_below(openai::PATH_PREFIX) {
+        openai::format_error
+    } else if is_below(comfy_v2::PATH_PREFIX) {
+        comfy_v2::format_error
+    } else {
+        std::convert::identity
     };
     format_error(access::check(context, request, next).await)
 }

@@ -121,9 +121,11 @@ mod tests {
     }
 
     #[test]
-    fn read_workflow_survives_its_own_read_ahead() {
+    fn workflow_larger_than_the_cache_is_returned_once() {
         let cache = WorkflowCache::default();
         cache.insert(JobId::from_u128(1), workflow(CACHE_BYTES_MAX + 1));
         assert!(cache.find(JobId::from_u128(1)).is_some());
+        cache.insert(JobId::from_u128(2), workflow(100));
+        assert!(cache.find(JobId::from_u128(1)).is_none());
     }
 }

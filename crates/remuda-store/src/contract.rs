@@ -1,12 +1,12 @@
 //! The contract tests of all stores. `store_contract_tests!(fixture)` generates a test for each, where `fixture()` returns a
 //! new [`StoreFixture`].
 
+mod bodies;
 mod documents;
 mod model;
 pub(super) mod sample;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Hash, JobId, Sequence, Term};
@@ -17,6 +17,7 @@ use remuda_core::time::Timestamp;
 use serde_json::Value;
 
 use super::{JobFilter, JobStateFilter, RecordBatch, StatusView, Store, StoreError, ViewRow};
+pub(super) use bodies::bodies_are_returned_unchanged;
 pub(super) use documents::documents_are_found_until_they_expire;
 pub(super) use model::TestRng;
 use sample::{accepted, at, body, completed, event, failed, job, queued, running, tenant, worker};
@@ -234,35 +235,6 @@ pub(super) async fn key_finds_only_its_own_job(fixture: &impl StoreFixture) {
     assert_eq!(found, Some((sample::id(2), fingerprint(8))));
     assert_eq!(store.job_by_key(&tenant("c"), "once").await.unwrap(), None);
     assert_eq!(store.job_by_key(&tenant("a"), "twice").await.unwrap(), None);
-}
-
-pub(super) async fn bodies_are_returned_unchanged(fixture: &impl StoreFixture) {
-    let (store, term) = open_as_leader(fixture).await;
-    // Spaces, order, escapes and repeated keys must not change.
-    let strange = r#"{ "b" : 1.0, "a":[ "\u00e9", "é\u0000" ], "b": 1e2 }"#;
-    let large = format!(r#"{{"text":"{}"}}"#, "x".repeat(3_000_000));
-    let accept =
-        |id, text: &str| Record::JobAccepted { job: job(id).into(), status: queued(1), workflow: body(text) };
-    commit(&store, term, vec![accept(1, strange), accept(2, &large)]).await;
-    let ended = Record::JobStatus { job: sample::id(1), status: completed(2, 1) };
-    commit(&store, term, vec![ended, Record::Result { job: sample::id(1), result: body(strange) }]).await;
-
-    let text = |body: Option<Arc<serde_json::value::RawValue>>| body.map(|body| body.get().to_owned());
-    assert_eq!(text(store.workflow(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
-    assert_eq!(text(store.workflow(sample::id(2)).await.unwrap()), Some(large));
-
-    commit(&store, term, vec![accept(3, "{}"), accept(4, "[]")]).await;
-    let ids = async |from, limit, bytes_max| {
-        let page = store.workflows_from(sample::id(from), limit, bytes_max).await.unwrap();
-        page.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
-    };
-    assert_eq!(ids(1, 10, 10_000_000).await, [1, 2, 3, 4].map(sample::id));
-    assert_eq!(ids(2, 2, 10_000_000).await, [2, 3].map(sample::id), "limited by number");
-    assert_eq!(ids(1, 10, 1_000_000).await, [1].map(sample::id), "limited by bytes");
-    assert_eq!(ids(2, 10, 1).await, [2].map(sample::id), "the first comes even if it is too large");
-    assert_eq!(ids(5, 10, 1).await, []);
-    assert_eq!(text(store.result(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
-    assert_eq!(text(store.result(sample::id(2)).await.unwrap()), None);
 }
 
 pub(super) async fn last_record_of_an_object_wins(fixture: &impl StoreFixture) {

@@ -51,7 +51,7 @@ impl Pair {
     }
 
     fn succeeds(&mut self) -> Done {
-        self.blocks.succeeded(&id("a"), &shape());
+        self.blocks.lift(&id("a"), &shape());
         Ok(())
     }
 
@@ -153,7 +153,7 @@ impl Suspect {
     }
 
     fn ends_without_evidence(&mut self) -> Done {
-        self.quarantine.released(&shape(), JOB);
+        self.quarantine.abandon_trial(&shape(), JOB);
         Ok(())
     }
 

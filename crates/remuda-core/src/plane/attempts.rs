@@ -212,7 +212,7 @@ impl Plane {
         let evidence = Evidence { job, cause, message, is_only_worker };
         let verdict = self.trust.fail(now, worker, &evidence, &self.settings, &mut self.outbox);
         self.router.offer_again();
-        if let Some(message) = verdict.condemned {
+        if let Some(message) = verdict.fail_waiting {
             for job in self.jobs.waiting_of_shape(&job.kind.shape) {
                 self.fail_quarantined(now, job, message.clone());
             }

@@ -265,7 +265,7 @@ impl JobEnding {
     }
 }
 
-/// `state` is always a word of `WorkerState`; whether the worker takes work in it stands beside it.
+/// `state` is always a word of `WorkerState`; `available` says whether the worker takes work in it.
 fn worker_state<'a>(now: Timestamp, worker: &'a Worker, reason: &str) -> EventDescription<'a> {
     let detail = [
         ("state", worker.state.as_str().into()),

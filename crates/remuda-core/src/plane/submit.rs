@@ -94,7 +94,7 @@ impl Plane {
     pub(super) fn fail_quarantined(&mut self, now: Timestamp, id: JobId, message: String) {
         let event = JobEvent::FailQuarantined { message: message.clone() };
         let ending = JobEnding::Condemned { reason: message };
-        self.end_early(now, id, event, &ending).expect("a waiting job can be condemned");
+        self.end_early(now, id, event, &ending).expect("a waiting job can fail with its shape");
     }
 
     /// Ends an open job by the plane's decision and takes it from the worker that holds it.

@@ -37,7 +37,7 @@ pub(super) struct TrustVerdict {
     /// The worker's probation began or was renewed.
     pub(super) on_probation: bool,
     /// Waiting jobs of the shape fail for this reason.
-    pub(super) condemned: Option<String>,
+    pub(super) fail_waiting: Option<String>,
 }
 
 impl Trust {
@@ -91,7 +91,7 @@ impl Trust {
     /// The attempt ended without evidence: if it was a trial, another job may be the trial.
     pub(super) fn release(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
         self.blocks.abandon_trial(worker, shape, job);
-        self.quarantine.released(shape, job);
+        self.quarantine.abandon_trial(shape, job);
     }
 
     /// The attempt succeeded, which clears worker and shape. True if a quarantine ended.
@@ -136,7 +136,7 @@ impl Trust {
             }
             QuarantineVerdict::Quarantined { trial_at, is_new, is_hopeless } => {
                 self.quarantine_shape(now, shape, trial_at, is_new, outbox);
-                verdict.condemned =
+                verdict.fail_waiting =
                     self.quarantine.get(&shape).filter(|_| is_hopeless).map(|it| hopeless(shape, it));
             }
         }

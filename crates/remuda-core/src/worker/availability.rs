@@ -1,7 +1,7 @@
 //! Whether a worker takes work now, whatever the job: the one definition of that question.
 //!
 //! ```text
-//!  state active? ──▶ beats arrive? ──▶ heard by this plane? ──▶ off probation? ──▶ reports itself fit? ──▶ ready
+//!  state active? ──▶ beats arrive? ──▶ heard by this plane? ──▶ reports itself fit? ──▶ off probation? ──▶ ready
 //! ```
 //!
 //! Who asks, all by `Worker::availability`:
@@ -100,9 +100,10 @@ impl Worker {
             (WorkerState::Active, Presence::Online) if !self.has_beaten => Availability::Unheard,
             (WorkerState::Active, Presence::Online) => {
                 let probation = self.probation.until().filter(|until| now < *until);
-                match (probation, &self.unavailable_reason) {
-                    (Some(until), _) => Availability::Probation { until },
-                    (None, Some(reason)) => Availability::Sick { reason: reason.clone() },
+                match (&self.unavailable_reason, probation) {
+                    // First: probation ends by itself, a sick worker may need help.
+                    (Some(reason), _) => Availability::Sick { reason: reason.clone() },
+                    (None, Some(until)) => Availability::Probation { until },
                     (None, None) => Availability::Ready,
                 }
             }
@@ -147,6 +148,12 @@ mod tests {
             it.probation.failed(Timestamp::ZERO, Shape::digest(b"s"), 1);
         };
         assert_eq!(seen(fails), ("probation", true, 0));
-        assert_eq!(seen(|it| it.unavailable_reason = Some("disk full".to_owned())), ("sick", false, 0));
+        let sickens = |it: &mut Worker| it.unavailable_reason = Some("disk full".to_owned());
+        assert_eq!(seen(sickens), ("sick", false, 0));
+        let both = |it: &mut Worker| {
+            fails(it);
+            sickens(it);
+        };
+        assert_eq!(seen(both), ("sick", false, 0), "the end of its probation would not make it ready");
     }
 }

@@ -54,7 +54,7 @@ fn a_shape_that_fails_on_three_workers_is_quarantined_and_the_workers_are_cleare
 
 /// Faults: C12, C14.
 #[test]
-fn one_trial_after_the_other_fails_and_then_what_waits_is_condemned() {
+fn one_trial_after_the_other_fails_and_then_what_waits_fails() {
     let (mut story, jobs) = quarantined();
     let late = story.submit("bad");
     let mut trials = Vec::new();
@@ -68,8 +68,8 @@ fn one_trial_after_the_other_fails_and_then_what_waits_is_condemned() {
     }
     assert_eq!(trials, [60, 180, 420], "further and further apart");
     let ended: Vec<_> = jobs.iter().chain([&late]).map(|job| story.kept.state(*job)).collect();
-    let condemned = ended.iter().filter(|state| state.starts_with("quarantined: its shape"));
-    assert!(condemned.count() >= 2, "{ended:?}");
+    let quarantined = ended.iter().filter(|state| state.starts_with("quarantined: its shape"));
+    assert!(quarantined.count() >= 2, "{ended:?}");
     assert!(
         ended[3].contains("failed on workers a, b, c and in every trial since; last failure: boom"),
         "{ended:?}"
