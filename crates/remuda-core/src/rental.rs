@@ -2,18 +2,21 @@
 //! called, under a tag that no other machine ever had, so the pod can be found after any crash or lost reply.
 //!
 //! ```text
-//!  wanted ──created──▶ made ──runs, registered, checked──▶ up ──▶ draining
-//!    │ ▲                │                                   │         │
-//!    │ └─not created────┼── another offer, same request     │         │
-//!    │                  │                                   │         │
-//!    └─reply lost───▶ lost ──found by its tag──▶ made       │         │
-//!                       │                                   │         │
-//!                       └── not found in time ──┐           │         │
-//!                       any of them, given up ──┴──▶ returning ◀──────┘ ──proved gone──▶ (deleted, its cost kept)
+//!  wanted ──its pod is seen──▶ made ──running, registered, checked──▶ up ──▶ draining
+//!    │ │                        ▲ │                                   │        │
+//!    │ └─reply lost──▶ lost ────┘ │                                   │        │
+//!    │                 found by   │                                   │        │
+//!    │                 its tag    └── any of them, given up ──▶ returning ◀────┘ ──proved gone──▶ (deleted, its cost kept)
+//!    │                                                              ▲
+//!    └─refused──▶ (deleted)            lost, not found in time ─────┘
 //! ```
+//!
+//! A refused request is not repeated: the next cycle writes a new one, for the next offer.
 //!
 //! It counts against the maximum and the budget from the request to the proof.
 
+mod bootstrap;
+mod pod;
 mod wait;
 
 use std::sync::Arc;
@@ -26,10 +29,12 @@ use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
 use crate::money::Money;
-use crate::provider::{Pod, PodStatus};
+use crate::provider::Pod;
 use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
 
+pub use self::bootstrap::Bootstrap;
+pub use self::pod::RentedPod;
 pub use self::wait::RentalWait;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,37 +59,16 @@ pub struct Rental {
     /// The price of an hour; the fleet's `price_max` until the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Money>,
-    /// What the provider reports about its pod, once a list or a reply has shown it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pod: Option<RentedPod>,
     /// When its worker first joined; its one-use join token is spent from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub joined_at: Option<Timestamp>,
+    joined_at: Option<Timestamp>,
     /// Complete lists in a row without it, since it is in this state.
     #[serde(default)]
-    pub missed: u32,
+    missed: u32,
 }
 
-/// The pod of a machine, as last reported by its provider.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RentedPod {
-    pub id: PodId,
-    pub seen_at: Timestamp,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub kind: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub place: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub host: Option<String>,
-    /// When the provider first reported it running.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub running_at: Option<Timestamp>,
-    /// Lists in a row that showed it stopped or failed, since the machine is in its state.
-    #[serde(default)]
-    pub ended: u32,
-}
-
-/// Each state carries what only it needs.
+/// Each state carries what it needs. The pod is known from `Made` on; a machine that is drained or given up earlier has
+/// none until a list shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub enum RentalState {
@@ -96,20 +80,46 @@ pub enum RentalState {
         is_unheard: bool,
     },
     /// The pod exists; its worker is not ready yet.
-    Made,
-    Up,
+    Made {
+        pod: RentedPod,
+    },
+    Up {
+        pod: RentedPod,
+    },
     /// Its worker gets no new work. `until`: a person or a preemption set a deadline.
     Draining {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pod: Option<RentedPod>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         until: Option<Timestamp>,
     },
     /// Being deleted, until the provider's lists prove it.
-    Returning(ReturnProgress),
+    Returning {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pod: Option<RentedPod>,
+        #[serde(default)]
+        progress: ReturnProgress,
+    },
+}
+
+/// Why a machine is returned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReturnCause {
+    /// Idle, drained, or an operator's order.
+    #[default]
+    NotWanted,
+    /// A maximum or a budget has no room for it.
+    OverLimit,
+    /// It did not come up, failed or is gone.
+    Failed,
 }
 
 /// How far the return of a machine has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReturnProgress {
+    #[serde(default)]
+    pub cause: ReturnCause,
     /// How often it was requested, and when to request it again.
     pub requests: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,19 +132,25 @@ pub struct ReturnProgress {
     pub is_unheard: bool,
 }
 
+impl ReturnProgress {
+    fn new(cause: ReturnCause) -> ReturnProgress {
+        ReturnProgress { cause, ..ReturnProgress::default() }
+    }
+}
+
 /// What can happen to a rented machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RentalEvent {
+pub enum RentalEvent<'a> {
     /// The reply to its creation was lost; with the plane's own restart, or not.
     ReplyLost { by_restart: bool },
     /// The provider showed its pod.
-    Seen,
+    Seen(&'a Pod),
     /// Its worker registered and passed the start check.
     Ready,
     /// No new work; `until` is a deadline beyond the usual one.
     Drain { until: Option<Timestamp> },
-    /// It is not wanted any more, whatever the reason.
-    GiveUp,
+    /// It is not wanted any more.
+    GiveUp(ReturnCause),
 }
 
 /// The state without its data, for questions and for display.
@@ -206,7 +222,6 @@ impl Rental {
             offer,
             revision: fleet.revision.clone(),
             price: None,
-            pod: None,
             joined_at: None,
             missed: 0,
         }
@@ -224,32 +239,48 @@ impl Rental {
         }))
     }
 
-    /// The only place where its state changes. False if the event changes nothing.
-    pub fn apply(&mut self, now: Timestamp, event: RentalEvent, reason: String) -> bool {
+    /// The only place where its state changes. True if it is in another phase now.
+    pub fn apply(&mut self, now: Timestamp, event: RentalEvent<'_>, reason: String) -> bool {
+        use RentalEvent::{Drain, GiveUp, Ready, ReplyLost, Seen};
         use RentalState::{Draining, Lost, Made, Returning, Up, Wanted};
-        let state = match (&self.state, event) {
-            (Wanted, RentalEvent::ReplyLost { by_restart }) => Lost { is_unheard: by_restart },
-            (Wanted | Lost { .. }, RentalEvent::Seen) => Made,
-            (Wanted | Lost { .. } | Made, RentalEvent::Ready) => Up,
-            (Wanted | Lost { .. } | Made | Up, RentalEvent::Drain { until }) => Draining { until },
-            (Lost { is_unheard }, RentalEvent::GiveUp) => {
-                Returning(ReturnProgress { is_unheard: *is_unheard, ..ReturnProgress::default() })
+        let before = self.phase();
+        let is_sighting = matches!(event, Seen(_));
+        let pod_of = |pod: Option<RentedPod>, shown: &Pod| Some(RentedPod::seen(pod, now, shown));
+        self.state = match (std::mem::replace(&mut self.state, Wanted), event) {
+            (Wanted, ReplyLost { by_restart }) => Lost { is_unheard: by_restart },
+            (Wanted | Lost { .. }, Seen(shown)) => Made { pod: RentedPod::seen(None, now, shown) },
+            (Made { pod }, Seen(shown)) => Made { pod: RentedPod::seen(Some(pod), now, shown) },
+            (Up { pod }, Seen(shown)) => Up { pod: RentedPod::seen(Some(pod), now, shown) },
+            (Draining { pod, until }, Seen(shown)) => Draining { pod: pod_of(pod, shown), until },
+            (Returning { pod, progress }, Seen(shown)) => Returning { pod: pod_of(pod, shown), progress },
+            (Made { pod }, Ready) => Up { pod },
+            (Wanted | Lost { .. }, Drain { until }) => Draining { pod: None, until },
+            (Made { pod } | Up { pod }, Drain { until }) => Draining { pod: Some(pod), until },
+            (Wanted, GiveUp(cause)) => Returning { pod: None, progress: ReturnProgress::new(cause) },
+            (Lost { is_unheard }, GiveUp(cause)) => {
+                Returning { pod: None, progress: ReturnProgress { is_unheard, ..ReturnProgress::new(cause) } }
             }
-            (Wanted | Made | Up | Draining { .. }, RentalEvent::GiveUp) => {
-                Returning(ReturnProgress::default())
+            (Made { pod } | Up { pod }, GiveUp(cause)) => {
+                Returning { pod: Some(pod), progress: ReturnProgress::new(cause) }
             }
-            (Lost { .. } | Made | Up | Draining { .. }, RentalEvent::ReplyLost { .. })
-            | (Made | Up | Draining { .. }, RentalEvent::Seen)
-            | (Up | Draining { .. }, RentalEvent::Ready)
-            | (Draining { .. }, RentalEvent::Drain { .. })
-            | (Returning(_), _) => return false,
+            (Draining { pod, .. }, GiveUp(cause)) => Returning { pod, progress: ReturnProgress::new(cause) },
+            (state @ (Lost { .. } | Made { .. } | Up { .. } | Draining { .. }), ReplyLost { .. })
+            // Ready needs a running pod, which a list or a reply has shown first.
+            | (state @ (Wanted | Lost { .. } | Up { .. } | Draining { .. }), Ready)
+            | (state @ Draining { .. }, Drain { .. })
+            | (state @ Returning { .. }, ReplyLost { .. } | Ready | Drain { .. } | GiveUp(_)) => state,
         };
-        (self.state, self.since, self.reason) = (state, now, reason);
-        self.missed = 0;
-        if let Some(pod) = &mut self.pod {
+        let has_moved = self.phase() != before;
+        if has_moved {
+            (self.since, self.reason) = (now, reason);
+        }
+        if has_moved || is_sighting {
+            self.missed = 0;
+        }
+        if let Some(pod) = self.pod_mut().filter(|_| has_moved && !is_sighting) {
             pod.ended = 0;
         }
-        true
+        has_moved
     }
 
     pub fn state(&self) -> &RentalState {
@@ -260,52 +291,87 @@ impl Rental {
         match self.state {
             RentalState::Wanted => RentalPhase::Wanted,
             RentalState::Lost { .. } => RentalPhase::Lost,
-            RentalState::Made => RentalPhase::Made,
-            RentalState::Up => RentalPhase::Up,
+            RentalState::Made { .. } => RentalPhase::Made,
+            RentalState::Up { .. } => RentalPhase::Up,
             RentalState::Draining { .. } => RentalPhase::Draining,
-            RentalState::Returning(_) => RentalPhase::Returning,
+            RentalState::Returning { .. } => RentalPhase::Returning,
         }
+    }
+
+    /// What the provider reports about its pod, once a list or a reply has shown it.
+    pub fn pod(&self) -> Option<&RentedPod> {
+        match &self.state {
+            RentalState::Wanted | RentalState::Lost { .. } => None,
+            RentalState::Made { pod } | RentalState::Up { pod } => Some(pod),
+            RentalState::Draining { pod, .. } | RentalState::Returning { pod, .. } => pod.as_ref(),
+        }
+    }
+
+    fn pod_mut(&mut self) -> Option<&mut RentedPod> {
+        match &mut self.state {
+            RentalState::Wanted | RentalState::Lost { .. } => None,
+            RentalState::Made { pod } | RentalState::Up { pod } => Some(pod),
+            RentalState::Draining { pod, .. } | RentalState::Returning { pod, .. } => pod.as_mut(),
+        }
+    }
+
+    /// When its worker first joined.
+    pub fn joined_at(&self) -> Option<Timestamp> {
+        self.joined_at
+    }
+
+    /// Its worker joined; only the first time counts.
+    pub fn joined(&mut self, now: Timestamp) {
+        self.joined_at.get_or_insert(now);
+    }
+
+    /// A complete list does not show its pod.
+    pub fn was_missed(&mut self) {
+        self.missed = self.missed.saturating_add(1);
+    }
+
+    /// Complete lists in a row without it.
+    pub fn missed(&self) -> u32 {
+        self.missed
     }
 
     /// Whether its worker was ready for work once.
     pub fn was_up(&self) -> bool {
-        matches!(self.state, RentalState::Up | RentalState::Draining { .. })
+        matches!(self.state, RentalState::Up { .. } | RentalState::Draining { .. })
     }
 
     pub fn is_returning(&self) -> bool {
-        matches!(self.state, RentalState::Returning(_))
+        matches!(self.state, RentalState::Returning { .. })
     }
 
     /// The deadline of its draining, if it has one of its own.
     pub fn drain_until(&self) -> Option<Timestamp> {
         match self.state {
-            RentalState::Draining { until } => until,
+            RentalState::Draining { until, .. } => until,
             RentalState::Wanted
             | RentalState::Lost { .. }
-            | RentalState::Made
-            | RentalState::Up
-            | RentalState::Returning(_) => None,
+            | RentalState::Made { .. }
+            | RentalState::Up { .. }
+            | RentalState::Returning { .. } => None,
         }
     }
 
     pub fn running_at(&self) -> Option<Timestamp> {
-        self.pod.as_ref()?.running_at
+        self.pod()?.running_at
     }
 
-    /// The provider showed its pod.
-    pub fn seen(&mut self, now: Timestamp, shown: &Pod) {
-        self.apply(now, RentalEvent::Seen, "made".to_owned());
-        self.missed = 0;
+    /// The provider showed its pod. True if it is in another phase now.
+    pub fn seen(&mut self, now: Timestamp, shown: &Pod) -> bool {
         // A price of zero is an error of the provider, not a free machine.
         if let Some(price) = shown.price.filter(|price| *price > Money::ZERO) {
             self.price = Some(price);
         }
-        self.pod.get_or_insert_with(|| RentedPod::new(now, shown.id.clone())).update(now, shown);
+        self.apply(now, RentalEvent::Seen(shown), "made".to_owned())
     }
 
     /// What the last lists prove. `is_heard`: its worker beats, which proves that the machine exists.
     pub fn sighting(&self, now: Timestamp, is_heard: bool, list_lag_max: Duration) -> Sighting {
-        let pod = self.pod.as_ref();
+        let pod = self.pod();
         let seen_long_ago = pod.is_some_and(|pod| now.since(pod.seen_at) >= list_lag_max);
         // A new pod may be missing from lists and unknown to the delete call: no proof either.
         if self.missed >= LISTS_MIN && seen_long_ago && !is_heard {
@@ -320,8 +386,8 @@ impl Rental {
     /// The pod to return now, if its return is due; schedules the next request. A machine without a known pod must be
     /// found by its tag first.
     pub fn request_return(&mut self, now: Timestamp) -> Option<PodId> {
-        let RentalState::Returning(progress) = &mut self.state else { return None };
-        let pod = self.pod.as_ref().filter(|_| progress.next_at.is_none_or(|at| at <= now))?;
+        let RentalState::Returning { pod, progress } = &mut self.state else { return None };
+        let pod = pod.as_ref().filter(|_| progress.next_at.is_none_or(|at| at <= now))?;
         progress.next_at = Some(now.plus(RETURN_RETRY.delay(progress.requests)));
         progress.requests = progress.requests.saturating_add(1);
         Some(pod.id.clone())
@@ -330,30 +396,16 @@ impl Rental {
     /// Its return takes longer than `limit`. True once.
     pub fn take_return_alarm(&mut self, now: Timestamp, limit: Duration) -> bool {
         let is_slow = now >= self.since.plus(limit);
-        match &mut self.state {
-            RentalState::Returning(progress) if is_slow && !progress.alarm_sent => {
-                progress.alarm_sent = true;
-                true
-            }
-            RentalState::Returning(_)
-            | RentalState::Wanted
-            | RentalState::Lost { .. }
-            | RentalState::Made
-            | RentalState::Up
-            | RentalState::Draining { .. } => false,
-        }
+        let RentalState::Returning { progress, .. } = &mut self.state else { return false };
+        let is_first = is_slow && !progress.alarm_sent;
+        progress.alarm_sent |= is_slow;
+        is_first
     }
 
     /// How far its return has come.
     pub fn return_progress(&self) -> Option<&ReturnProgress> {
-        match &self.state {
-            RentalState::Returning(progress) => Some(progress),
-            RentalState::Wanted
-            | RentalState::Lost { .. }
-            | RentalState::Made
-            | RentalState::Up
-            | RentalState::Draining { .. } => None,
-        }
+        let RentalState::Returning { progress, .. } = &self.state else { return None };
+        Some(progress)
     }
 
     /// Its cost since `from`, counted from its request: the provider may bill from then on.
@@ -370,9 +422,9 @@ impl Rental {
     pub fn due_at(&self, fleet: &FleetSettings) -> Option<Timestamp> {
         let after = |wait: RentalWait| wait.since.plus(wait.max + Duration::from_millis(1));
         match self.state {
-            RentalState::Lost { .. } | RentalState::Made => self.current_wait(fleet).map(after),
-            RentalState::Draining { until } => until.or(self.current_wait(fleet).map(after)),
-            RentalState::Wanted | RentalState::Up | RentalState::Returning(_) => None,
+            RentalState::Lost { .. } | RentalState::Made { .. } => self.current_wait(fleet).map(after),
+            RentalState::Draining { until, .. } => until.or(self.current_wait(fleet).map(after)),
+            RentalState::Wanted | RentalState::Up { .. } | RentalState::Returning { .. } => None,
         }
     }
 
@@ -400,56 +452,5 @@ impl Rental {
             }
         };
         Some(format!("Spawning timeout: {what}"))
-    }
-}
-
-impl RentedPod {
-    fn new(now: Timestamp, id: PodId) -> Self {
-        RentedPod {
-            id,
-            seen_at: now,
-            kind: String::new(),
-            place: String::new(),
-            host: None,
-            running_at: None,
-            ended: 0,
-        }
-    }
-
-    /// A field that the provider omits this time keeps its last value.
-    fn update(&mut self, now: Timestamp, shown: &Pod) {
-        if !shown.kind.is_empty() {
-            self.kind.clone_from(&shown.kind);
-        }
-        if !shown.place.is_empty() {
-            self.place.clone_from(&shown.place);
-        }
-        if shown.host.is_some() {
-            self.host.clone_from(&shown.host);
-        }
-        if shown.status == PodStatus::Running {
-            self.running_at.get_or_insert(now);
-        }
-        let has_ended = matches!(shown.status, PodStatus::Stopped | PodStatus::Failed);
-        self.ended = if has_ended { self.ended.saturating_add(1) } else { 0 };
-    }
-}
-
-/// The state of the SSH bootstrap of a machine's worker.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Bootstrap {
-    Running,
-    /// The machine did not answer, for this reason; retried when the provider next lists the machine.
-    Retrying(String),
-    Done,
-}
-
-impl Bootstrap {
-    pub fn describe(&self) -> String {
-        match self {
-            Bootstrap::Running => "running".to_owned(),
-            Bootstrap::Retrying(why) => format!("retrying: {why}"),
-            Bootstrap::Done => "done".to_owned(),
-        }
     }
 }

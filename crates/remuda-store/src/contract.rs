@@ -12,7 +12,7 @@ use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Hash, JobId, Sequence, Term};
 use remuda_core::machine::WorkerState;
 use remuda_core::record::{Record, StoredEvent};
-use remuda_core::rental::RentalEvent;
+use remuda_core::rental::{RentalEvent, ReturnCause};
 use remuda_core::time::Timestamp;
 use serde_json::Value;
 
@@ -426,12 +426,14 @@ pub(super) async fn views_match_the_records(fixture: &impl StoreFixture) {
     }]);
     assert_eq!(serde_json::to_value(&status).unwrap(), wanted);
 
+    let pod = sample::pod();
+    let seen = RentalEvent::Seen(&pod);
     let rented = [
-        ("machine-1", &[RentalEvent::Seen][..]),
-        ("m-2", &[RentalEvent::Seen]),
+        ("machine-1", &[seen][..]),
+        ("m-2", &[seen]),
         ("m-3", &[]),
-        ("m-4", &[RentalEvent::Ready]),
-        ("m-5", &[RentalEvent::GiveUp]),
+        ("m-4", &[seen, RentalEvent::Ready]),
+        ("m-5", &[RentalEvent::GiveUp(ReturnCause::NotWanted)]),
     ];
     let machines = rented.map(|(machine, events)| sample::machine(machine, events));
     commit(&store, term, machines.map(Record::Document).to_vec()).await;

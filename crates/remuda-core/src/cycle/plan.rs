@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{Attempt, FleetId, JobId, WorkerId};
+use crate::rental::ReturnCause;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 
@@ -73,6 +74,7 @@ pub enum CycleAction {
     /// Final; a rented machine is returned.
     Terminate {
         worker: WorkerId,
+        cause: ReturnCause,
         reason: String,
     },
     /// Recorded as spawning before the provider is called, so that the next cycle counts them.
@@ -110,7 +112,7 @@ impl fmt::Display for CycleAction {
                 write!(f, "reset {job} attempt {attempt}: {reason}")
             }
             CycleAction::Drain { worker, reason } => write!(f, "drain {worker}: {reason}"),
-            CycleAction::Terminate { worker, reason } => write!(f, "terminate {worker}: {reason}"),
+            CycleAction::Terminate { worker, reason, .. } => write!(f, "terminate {worker}: {reason}"),
             CycleAction::Spawn { count, reason } => write!(f, "spawn {count}: {reason}"),
             CycleAction::Warn { worker, reason } => write!(f, "warn about {worker}: {reason}"),
         }

@@ -3,6 +3,7 @@
 
 use super::{Cycle, CycleAction, WorkerView};
 use crate::machine::WorkerState;
+use crate::rental::ReturnCause;
 use crate::scale::{self, ScalingDirection};
 use crate::time::humanize;
 use crate::verdict::AttemptVerdict;
@@ -51,7 +52,7 @@ impl Cycle<'_> {
             self.go(
                 at,
                 WorkerState::Terminated,
-                CycleAction::Terminate { worker: worker.id.clone(), reason },
+                CycleAction::Terminate { worker: worker.id.clone(), cause: ReturnCause::NotWanted, reason },
             );
         }
     }
@@ -63,7 +64,7 @@ impl Cycle<'_> {
                 self.go(
                     at,
                     WorkerState::Terminated,
-                    CycleAction::Terminate { worker: worker.id.clone(), reason },
+                    CycleAction::Terminate { worker: worker.id.clone(), cause: ReturnCause::Failed, reason },
                 );
             }
         }
@@ -120,8 +121,9 @@ impl Cycle<'_> {
     fn drain_all(&mut self, reason: &str) {
         for (at, worker) in self.unmoved(WorkerState::Spawning) {
             if worker.is_rented {
-                let (worker, reason) = (worker.id.clone(), reason.to_owned());
-                self.go(at, WorkerState::Terminated, CycleAction::Terminate { worker, reason });
+                let (worker, cause) = (worker.id.clone(), ReturnCause::OverLimit);
+                let action = CycleAction::Terminate { worker, cause, reason: reason.to_owned() };
+                self.go(at, WorkerState::Terminated, action);
             }
         }
         for (at, worker) in self.drain_order(|_| true) {

@@ -4,7 +4,8 @@ use super::{Done, cross};
 use crate::brake::{CreationBrake, MassLoss};
 use crate::fleet::FleetSettings;
 use crate::id::WorkerId;
-use crate::rental::{Rental, RentalEvent};
+use crate::provider::{Pod, PodStatus};
+use crate::rental::{Rental, RentalEvent, ReturnCause};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -12,7 +13,21 @@ fn at(seconds: u64) -> Timestamp {
     Timestamp::from_millis(seconds * 1000)
 }
 
-fn rental(events: &[RentalEvent]) -> Rental {
+fn pod() -> Pod {
+    Pod {
+        id: "p1".parse().unwrap(),
+        tag: "remuda-x-gpus-1".to_owned(),
+        status: PodStatus::Running,
+        kind: String::new(),
+        place: String::new(),
+        host: None,
+        price: None,
+        ssh: None,
+        started: String::new(),
+    }
+}
+
+fn rental(events: &[RentalEvent<'_>]) -> Rental {
     let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
     let (machine, tag) = ("gpus-1".parse().unwrap(), "remuda-x-gpus-1".to_owned());
     let mut rental = Rental::wanted(at(0), machine, tag, "any".to_owned(), &fleet);
@@ -20,29 +35,30 @@ fn rental(events: &[RentalEvent]) -> Rental {
     rental
 }
 
-fn happens(rental: &mut Rental, event: RentalEvent) -> Done {
+fn happens(rental: &mut Rental, event: RentalEvent<'_>) -> Done {
     rental.apply(at(2), event, String::new());
     Ok(())
 }
 
-const DRAIN: RentalEvent = RentalEvent::Drain { until: None };
+const GIVE_UP: RentalEvent<'static> = RentalEvent::GiveUp(ReturnCause::NotWanted);
+const DRAIN: RentalEvent<'static> = RentalEvent::Drain { until: None };
 
 pub(super) fn machine() -> String {
     cross(
         &[
             ("wanted", || rental(&[])),
             ("lost", || rental(&[RentalEvent::ReplyLost { by_restart: false }])),
-            ("made", || rental(&[RentalEvent::Seen])),
-            ("up", || rental(&[RentalEvent::Seen, RentalEvent::Ready])),
-            ("draining", || rental(&[RentalEvent::Seen, RentalEvent::Ready, DRAIN])),
-            ("returning", || rental(&[RentalEvent::GiveUp])),
+            ("made", || rental(&[RentalEvent::Seen(&pod())])),
+            ("up", || rental(&[RentalEvent::Seen(&pod()), RentalEvent::Ready])),
+            ("draining", || rental(&[RentalEvent::Seen(&pod()), RentalEvent::Ready, DRAIN])),
+            ("returning", || rental(&[GIVE_UP])),
         ],
         &[
             ("the reply is lost", |it| happens(it, RentalEvent::ReplyLost { by_restart: false })),
-            ("its pod is seen", |it| happens(it, RentalEvent::Seen)),
+            ("its pod is seen", |it| happens(it, RentalEvent::Seen(&pod()))),
             ("its worker is ready", |it| happens(it, RentalEvent::Ready)),
             ("it is drained", |it| happens(it, DRAIN)),
-            ("it is given up", |it| happens(it, RentalEvent::GiveUp)),
+            ("it is given up", |it| happens(it, GIVE_UP)),
         ],
         |rental| rental.phase().as_str().to_owned(),
     )

@@ -73,7 +73,7 @@ impl<'a> FleetEvent<'a> {
             }
             FleetEvent::MachinePhase(rental) => machine_state(&rental.machine, rental.phase().as_str())
                 .with("fleet", Some(rental.fleet.as_str().into()))
-                .with("pod", Some(rental.pod.as_ref().map_or(Value::Null, |pod| pod.id.as_str().into())))
+                .with("pod", Some(rental.pod().map_or(Value::Null, |pod| pod.id.as_str().into())))
                 .with("reason", Some(rental.reason.clone().into())),
             FleetEvent::MachinePreparing(machine) => machine_state(machine, "preparing"),
             FleetEvent::MachineGone { rental, reason } => machine_state(&rental.machine, "gone")

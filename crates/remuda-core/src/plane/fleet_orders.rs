@@ -129,9 +129,7 @@ impl Plane {
         let by_latency = |settings: &FleetSettings| matches!(settings.policy, ScalingPolicy::Latency { .. });
         if self.settings.fleet(&id).is_some_and(by_latency) {
             let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            if self.fleets.state_mut(&id).record_run_time(shape, took) {
-                self.fleets.store_fleet(&id, &mut self.outbox);
-            }
+            self.fleets.record_run_time(&id, shape, took, &mut self.outbox);
         }
     }
 

@@ -8,7 +8,7 @@
 
 mod budget;
 mod lists;
-pub(super) mod rented;
+mod rented;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,8 +20,9 @@ use super::{FleetEvent, Outbox};
 use crate::cycle::CyclePlan;
 use crate::document::{Collection, Document};
 use crate::fleet::{Fleet, FleetOrder};
-use crate::id::{FleetId, MachineId, PodId, WorkerId};
+use crate::id::{FleetId, MachineId, PodId, Shape, WorkerId};
 use crate::machine::WorkerState;
+use crate::money::Money;
 use crate::provider::PodTag;
 use crate::record::Record;
 use crate::rental::{Bootstrap, Rental, RentalEvent};
@@ -122,19 +123,15 @@ impl Fleets {
         self.rentals.get(machine)
     }
 
-    pub(super) fn rental_mut(&mut self, machine: &MachineId) -> Option<&mut Rental> {
-        self.rentals.get_mut(machine)
+    /// A worker joined on this machine, if it is rented. Returns the state and the fleet that it has from its machine.
+    pub(super) fn joined(&mut self, now: Timestamp, machine: &MachineId) -> Option<(WorkerState, FleetId)> {
+        let rental = self.rentals.get_mut(machine)?;
+        rental.joined(now);
+        Some((rental.phase().state(), rental.fleet.clone()))
     }
 
     pub(super) fn is_rented(&self, machine: &MachineId) -> bool {
         self.rentals.contains_key(machine)
-    }
-
-    /// The machine is gone, or never existed; returns it with the workers that were on it.
-    pub(super) fn remove(&mut self, machine: &MachineId) -> Option<(Rental, BTreeSet<WorkerId>)> {
-        let rental = self.rentals.remove(machine)?;
-        self.bootstraps.remove(machine);
-        Some((rental, self.workers_on.remove(machine).unwrap_or_default()))
     }
 
     /// The workers on a rented machine.
@@ -161,8 +158,30 @@ impl Fleets {
         self.states.get(id).cloned().unwrap_or_default()
     }
 
-    pub(super) fn state_mut(&mut self, id: &FleetId) -> &mut Fleet {
+    fn state_mut(&mut self, id: &FleetId) -> &mut Fleet {
         self.states.entry(id.clone()).or_default()
+    }
+
+    /// Updates the run time of a shape, for the latency policy.
+    pub(super) fn record_run_time(
+        &mut self,
+        id: &FleetId,
+        shape: &Shape,
+        took_millis: u64,
+        outbox: &mut Outbox,
+    ) {
+        if self.state_mut(id).record_run_time(shape, took_millis) {
+            self.store_fleet(id, outbox);
+        }
+    }
+
+    /// The provider reported the prices of a fleet's offers.
+    pub(super) fn set_prices(&mut self, id: &FleetId, prices: BTreeMap<String, Money>, outbox: &mut Outbox) {
+        let fleet = self.state_mut(id);
+        if fleet.prices != prices {
+            fleet.prices = prices;
+            self.store_fleet(id, outbox);
+        }
     }
 
     /// What the last cycle held back for a fleet, and why.
@@ -174,7 +193,7 @@ impl Fleets {
         self.held_back.insert(id.clone(), plan.held_back.clone());
     }
 
-    pub(super) fn publish_phase(&self, now: Timestamp, machine: &MachineId, outbox: &mut Outbox) {
+    fn publish_phase(&self, now: Timestamp, machine: &MachineId, outbox: &mut Outbox) {
         if let Some(rental) = self.rentals.get(machine) {
             outbox.publish(now, FleetEvent::MachinePhase(rental));
         }
@@ -223,7 +242,7 @@ impl Fleets {
         outbox.publish(now, FleetEvent::Order { fleet: id, order, machines });
     }
 
-    pub(super) fn store_fleet(&self, id: &FleetId, outbox: &mut Outbox) {
+    fn store_fleet(&self, id: &FleetId, outbox: &mut Outbox) {
         if let Some(document) = self.states.get(id).and_then(|fleet| fleet.document(id)) {
             outbox.record(Record::Document(document));
         }

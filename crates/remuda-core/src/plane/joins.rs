@@ -13,6 +13,7 @@ use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::rental::RentalPhase;
+use crate::rental::ReturnCause;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
@@ -43,10 +44,9 @@ impl Plane {
             worker.reliability.mark_up(now);
             worker.probation.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
-        if let Some(rental) = self.fleets.rental_mut(&worker.machine) {
+        if let Some((state, fleet)) = self.fleets.joined(now, &worker.machine) {
             // It gets no work before its machine is up.
-            (worker.state, worker.fleet) = (rental.phase().state(), Some(rental.fleet.clone()));
-            rental.joined_at.get_or_insert(now);
+            (worker.state, worker.fleet) = (state, Some(fleet));
         }
         let machine = worker.machine.clone();
         self.fleets.add_worker(&worker);
@@ -163,7 +163,7 @@ impl Plane {
         let states: Vec<_> =
             workers.filter_map(|worker| self.workers.get(worker)).map(|worker| worker.state).collect();
         if states.iter().all(|state| *state == WorkerState::Terminated) {
-            self.move_rental(now, &machine, WorkerState::Terminated, reason);
+            self.move_rental(now, &machine, (WorkerState::Terminated, ReturnCause::NotWanted), reason);
         } else if states
             .iter()
             .all(|state| matches!(state, WorkerState::Terminating | WorkerState::Terminated))

@@ -1,7 +1,5 @@
 //! What follows from a provider's list for machines and their workers, and the timed calls to providers.
 
-use std::collections::BTreeMap;
-
 use super::attempts::Blame;
 use super::{FleetEvent, Plane};
 use crate::alarm::Alarm;
@@ -9,7 +7,7 @@ use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::provider::{BootstrapError, Pod, PodStatus, ProviderCall, ProviderError};
-use crate::rental::{Bootstrap, RentalPhase, Sighting};
+use crate::rental::{Bootstrap, RentalPhase, ReturnCause, Sighting};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 
@@ -29,40 +27,14 @@ impl Plane {
         let Some(settings) = self.settings.fleet(id).cloned() else { return };
         let (ours, strays) = self.fleets.split_pods(id, pods, &self.settings);
         let is_doubtful = self.fleets.check_list(now, &settings, &ours, &mut self.outbox);
-        self.match_pods(now, id, &ours, is_doubtful);
+        self.fleets.match_pods(now, id, &ours, is_doubtful, &mut self.outbox);
+        for (machine, pod) in &ours {
+            self.judge_pod(now, machine, pod);
+        }
         if !is_doubtful {
             self.fleets.track_orphans(now, &settings, &strays, &mut self.outbox);
         }
         self.judge_machines(now, &settings);
-    }
-
-    fn match_pods(
-        &mut self,
-        now: Timestamp,
-        id: &FleetId,
-        ours: &BTreeMap<MachineId, Pod>,
-        is_doubtful: bool,
-    ) {
-        let machines: Vec<_> = self.fleets.of_fleet(id).map(|rental| rental.machine.clone()).collect();
-        for machine in machines {
-            let Some(rental) = self.fleets.rental_mut(&machine) else { continue };
-            let before = rental.clone();
-            match ours.get(&machine) {
-                Some(pod) => rental.seen(now, pod),
-                None if !is_doubtful => rental.missed = rental.missed.saturating_add(1),
-                None => {}
-            }
-            if *rental != before {
-                let has_moved = rental.phase() != before.phase();
-                self.fleets.store_rental(&machine, &mut self.outbox);
-                if has_moved {
-                    self.fleets.publish_phase(now, &machine, &mut self.outbox);
-                }
-            }
-            if let Some(pod) = ours.get(&machine) {
-                self.judge_pod(now, &machine, pod);
-            }
-        }
     }
 
     /// Draws conclusions from pods seen and missed.
@@ -80,8 +52,8 @@ impl Plane {
             let was_up = rental.was_up();
             // Ordered, searched for long enough and never seen. If it appears later, it is an orphan.
             let is_myth = rental.is_returning()
-                && rental.pod.is_none()
-                && rental.missed >= 2
+                && rental.pod().is_none()
+                && rental.missed() >= 2
                 && now.since(rental.wanted_at) >= settings.limits.lost_create_timeout;
             if is_myth {
                 self.forget_rental(now, &machine, "never seen");
@@ -110,7 +82,7 @@ impl Plane {
         verdict: AttemptVerdict,
         reason: &str,
     ) {
-        self.move_rental(now, machine, WorkerState::Error, reason);
+        self.move_rental(now, machine, (WorkerState::Error, ReturnCause::Failed), reason);
         for worker in self.fleets.workers_on(machine).cloned().collect::<Vec<_>>() {
             let held: Vec<_> = self
                 .workers
@@ -162,7 +134,7 @@ impl Plane {
         let Some(rental) = self.fleets.rental(machine) else { return };
         let id = rental.fleet.clone();
         let is_wanted = rental.phase() == RentalPhase::Made
-            && rental.joined_at.is_none()
+            && rental.joined_at().is_none()
             && pod.status == PodStatus::Running
             && pod.ssh.is_some()
             && self.settings.fleet(&id).is_some_and(|settings| settings.needs_bootstrap);

@@ -1,14 +1,11 @@
 //! Rented machines: ordered, recognised, prepared, given up, and returned until they are proven gone. A failed call
 //! proves nothing, and an implausible list creates or returns nothing.
 
-use super::fleets::rented::{CAPACITY_WAIT, offer_cooldown};
-use super::{FleetEvent, Plane, PlaneAnswer};
-use crate::document::Collection;
+use super::{Plane, PlaneAnswer};
 use crate::id::{FleetId, MachineId};
 use crate::machine::WorkerState;
 use crate::provider::{Pod, ProviderError, ProviderErrorClass, ProviderEvent, offered_kind};
-use crate::record::Record;
-use crate::rental::{RentalEvent, RentalPhase, RentalState};
+use crate::rental::{RentalEvent, RentalPhase, ReturnCause};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 
@@ -34,11 +31,7 @@ impl Plane {
             },
             ProviderEvent::Priced { result: Ok(prices) } => {
                 self.fleets.provider_answered(fleet, &mut self.outbox);
-                let known = self.fleets.state_mut(fleet);
-                if known.prices != prices {
-                    known.prices = prices;
-                    self.fleets.store_fleet(fleet, &mut self.outbox);
-                }
+                self.fleets.set_prices(fleet, prices, &mut self.outbox);
             }
             ProviderEvent::Priced { result: Err(fault) } => {
                 self.fleets.provider_failed(now, fleet, "price", &fault, &mut self.outbox);
@@ -50,45 +43,16 @@ impl Plane {
     }
 
     fn rent_succeeded(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
-        // A machine that was forgotten meanwhile is recognised later by its tag.
-        let Some(rental) = self.fleets.rental_mut(machine).filter(|rental| rental.tag == pod.tag) else {
-            return;
-        };
-        let fleet = rental.fleet.clone();
-        rental.seen(now, pod);
-        self.fleets.provider_answered(&fleet, &mut self.outbox);
-        self.fleets.store_rental(machine, &mut self.outbox);
-        self.fleets.publish_phase(now, machine, &mut self.outbox);
-        self.judge_pod(now, machine, pod);
+        if self.fleets.pod_created(now, machine, pod, &mut self.outbox) {
+            self.judge_pod(now, machine, pod);
+        }
     }
 
     fn rent_failed(&mut self, now: Timestamp, id: &FleetId, machine: &MachineId, fault: &ProviderError) {
         self.fleets.provider_failed(now, id, "rent", fault, &mut self.outbox);
-        let Some(rental) = self.fleets.rental_mut(machine) else { return };
-        // A list has shown it since, so it exists whatever this answer says.
-        if rental.pod.is_some() {
-            return;
+        if self.fleets.pod_not_created(now, machine, fault, &self.settings, &mut self.outbox) {
+            self.forget_rental(now, machine, &format!("not created: {fault}"));
         }
-        if fault.class == ProviderErrorClass::Ambiguous {
-            let reason = format!("unknown whether it was created: {fault}");
-            if rental.apply(now, RentalEvent::ReplyLost { by_restart: false }, reason) {
-                self.fleets.store_rental(machine, &mut self.outbox);
-                self.fleets.publish_phase(now, machine, &mut self.outbox);
-            }
-            return;
-        }
-        let (offer, wait) = (rental.offer.clone(), offer_cooldown(id, &self.settings));
-        let fleet = self.fleets.state_mut(id);
-        match fault.class {
-            ProviderErrorClass::Capacity => {
-                fleet.avoid(now, &offer, wait.min(CAPACITY_WAIT), &fault.to_string());
-            }
-            ProviderErrorClass::Denied => fleet.avoid(now, &offer, wait, &fault.to_string()),
-            ProviderErrorClass::RateLimited | ProviderErrorClass::Auth | ProviderErrorClass::Billing => {}
-            _ => drop(fleet.creation.failed(now, &fault.to_string())),
-        }
-        self.fleets.store_fleet(id, &mut self.outbox);
-        self.forget_rental(now, machine, &format!("not created: {fault}"));
     }
 
     /// Checks that the pod is what was ordered.
@@ -122,19 +86,19 @@ impl Plane {
         self.prepare(now, machine, pod);
     }
 
-    /// Moves a machine with all its workers.
+    /// Moves a machine with all its workers; `cause` counts only if it is returned.
     pub(super) fn move_rental(
         &mut self,
         now: Timestamp,
         machine: &MachineId,
-        state: WorkerState,
+        (state, cause): (WorkerState, ReturnCause),
         reason: &str,
     ) {
         let event = match state {
             WorkerState::Spawning => return,
             WorkerState::Active => RentalEvent::Ready,
             WorkerState::Terminating => RentalEvent::Drain { until: None },
-            WorkerState::Terminated | WorkerState::Error => RentalEvent::GiveUp,
+            WorkerState::Terminated | WorkerState::Error => RentalEvent::GiveUp(cause),
         };
         self.apply_to_rental(now, machine, event, state, reason);
     }
@@ -154,26 +118,14 @@ impl Plane {
         &mut self,
         now: Timestamp,
         machine: &MachineId,
-        event: RentalEvent,
+        event: RentalEvent<'_>,
         state: WorkerState,
         reason: &str,
     ) {
-        let Some(rental) = self.fleets.rental_mut(machine) else { return };
-        let (id, was_up) = (rental.fleet.clone(), rental.was_up());
-        // A machine ordered by the previous plane and never seen since says nothing about the provider.
-        let is_failure = !(was_up || matches!(rental.state(), RentalState::Lost { is_unheard: true }));
-        if !rental.apply(now, event, reason.to_owned()) {
+        let change = (event, state);
+        if !self.fleets.move_machine(now, machine, change, reason, &self.settings, &mut self.outbox) {
             return;
         }
-        if state == WorkerState::Active && !was_up {
-            self.fleets.state_mut(&id).creation.succeeded();
-            self.fleets.store_fleet(&id, &mut self.outbox);
-        }
-        if state == WorkerState::Error && is_failure {
-            self.fleets.creation_failed(now, machine, reason, &self.settings, &mut self.outbox);
-        }
-        self.fleets.store_rental(machine, &mut self.outbox);
-        self.fleets.publish_phase(now, machine, &mut self.outbox);
         for worker in self.fleets.workers_on(machine).cloned().collect::<Vec<_>>() {
             if state != WorkerState::Active {
                 self.workers.has_orders(&worker);
@@ -183,21 +135,9 @@ impl Plane {
         self.fleets.request_return(now, machine, &mut self.outbox);
     }
 
-    /// The machine is gone, or never existed: its cost is kept, its name never used again.
+    /// The machine is gone, or never existed; so are its workers.
     pub(super) fn forget_rental(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
-        let Some((rental, workers)) = self.fleets.remove(machine) else { return };
-        let settings = self.settings.fleet(&rental.fleet);
-        let price =
-            rental.price.or_else(|| self.fleets.price_of(settings?, &rental.offer)).unwrap_or_default();
-        if rental.pod.is_some() {
-            let fleet = self.fleets.state_mut(&rental.fleet);
-            fleet.record_cost(rental.wanted_at, now, price);
-            self.fleets.store_fleet(&rental.fleet, &mut self.outbox);
-        }
-        self.outbox
-            .record(Record::DocumentDeleted { collection: Collection::Machine, id: machine.to_string() });
-        self.outbox.publish(now, FleetEvent::MachineGone { rental: &rental, reason });
-        for worker in workers {
+        for worker in self.fleets.forget(now, machine, reason, &self.settings, &mut self.outbox) {
             let is_over = self.workers.get(&worker).is_some_and(|it| it.state == WorkerState::Terminated);
             if !is_over {
                 self.move_worker(now, &worker, WorkerState::Terminated, reason.to_owned());

@@ -13,6 +13,7 @@ use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
+use crate::rental::ReturnCause;
 use crate::scale::ScalingDirection;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
@@ -104,13 +105,13 @@ impl Plane {
     fn act(&mut self, now: Timestamp, fleet: Option<&FleetId>, action: CycleAction) {
         match action {
             CycleAction::Promote { worker, reason } => {
-                self.move_machine(now, &worker, WorkerState::Active, &reason);
+                self.move_machine(now, &worker, (WorkerState::Active, ReturnCause::NotWanted), &reason);
             }
             CycleAction::Fail { worker, reason } => {
-                self.move_machine(now, &worker, WorkerState::Error, &reason);
+                self.move_machine(now, &worker, (WorkerState::Error, ReturnCause::Failed), &reason);
             }
-            CycleAction::Terminate { worker, reason } => {
-                self.move_machine(now, &worker, WorkerState::Terminated, &reason);
+            CycleAction::Terminate { worker, cause, reason } => {
+                self.move_machine(now, &worker, (WorkerState::Terminated, cause), &reason);
             }
             CycleAction::Drain { worker, reason } => {
                 let (direction, worker) = (ScalingDirection::Down, &worker);
@@ -119,7 +120,7 @@ impl Plane {
                 }
                 let scaling = Scaling { direction, fleet, worker: Some(worker), count: 1, reason: &reason };
                 self.outbox.publish(now, FleetEvent::Scaled(scaling));
-                self.move_machine(now, worker, WorkerState::Terminating, &reason);
+                self.move_machine(now, worker, (WorkerState::Terminating, ReturnCause::NotWanted), &reason);
             }
             CycleAction::Reset { job, attempt, verdict, reason, .. } => {
                 let Some(ran) = self.jobs.running(job).filter(|ran| ran.attempt == attempt) else { return };
@@ -144,10 +145,16 @@ impl Plane {
     }
 
     /// Moves a worker, or a rented machine with all its workers.
-    fn move_machine(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: &str) {
+    fn move_machine(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        (state, cause): (WorkerState, ReturnCause),
+        reason: &str,
+    ) {
         let machine = id.as_str().parse().ok().filter(|machine| self.fleets.is_rented(machine));
         match machine {
-            Some(machine) => self.move_rental(now, &machine, state, reason),
+            Some(machine) => self.move_rental(now, &machine, (state, cause), reason),
             None => self.move_worker(now, id, state, reason.to_owned()),
         }
     }

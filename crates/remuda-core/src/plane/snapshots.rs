@@ -81,7 +81,7 @@ impl Plane {
             is_rented: true,
             counts_against_max: true,
             is_running: rental.running_at().is_some(),
-            is_registered: there().next().is_some_and(|_| rental.joined_at.is_some()),
+            is_registered: there().next().is_some_and(|_| rental.joined_at().is_some()),
             start_check_passed: there()
                 .all(|worker| worker.has_beaten && worker.beat_seq > 0 && is_ready(worker)),
             trouble: rental

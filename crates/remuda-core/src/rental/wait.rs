@@ -31,22 +31,22 @@ impl Rental {
             (RentalState::Lost { .. }, ..) => {
                 ("pod whose creation was not confirmed", self.since, limits.lost_create_timeout)
             }
-            (RentalState::Made, None, _) => {
-                let since = self.pod.as_ref().map_or(self.since, |pod| pod.seen_at);
+            (RentalState::Made { .. }, None, _) => {
+                let since = self.pod().map_or(self.since, |pod| pod.seen_at);
                 ("image pull", since, limits.image_pull_timeout)
             }
-            (RentalState::Made, Some(running_at), None) => {
+            (RentalState::Made { .. }, Some(running_at), None) => {
                 ("registration", running_at, fleet.scaling.spawning_timeout)
             }
-            (RentalState::Made, Some(_), Some(joined_at)) => {
+            (RentalState::Made { .. }, Some(_), Some(joined_at)) => {
                 ("start check", joined_at, limits.readiness_timeout)
             }
-            (RentalState::Draining { until }, ..) => {
+            (RentalState::Draining { until, .. }, ..) => {
                 let max = until.map_or(fleet.scaling.drain_timeout, |until| until.since(self.since));
                 ("drain", self.since, max)
             }
-            (RentalState::Returning(_), ..) => ("proof of deletion", self.since, limits.return_timeout),
-            (RentalState::Up, ..) => return None,
+            (RentalState::Returning { .. }, ..) => ("proof of deletion", self.since, limits.return_timeout),
+            (RentalState::Up { .. }, ..) => return None,
         };
         Some(RentalWait { what, since, max })
     }
@@ -56,7 +56,7 @@ impl Rental {
 mod tests {
     use super::*;
     use crate::provider::{Pod, PodStatus};
-    use crate::rental::RentalEvent;
+    use crate::rental::{RentalEvent, ReturnCause};
 
     #[test]
     fn each_phase_has_its_own_timeout() {
@@ -83,13 +83,13 @@ mod tests {
         pod.status = PodStatus::Running;
         rental.seen(at(9), &pod);
         assert_eq!(shown(&rental, at(10)).unwrap(), "registration, 1 min of 5 min");
-        rental.joined_at = Some(at(11));
+        rental.joined(at(11));
         assert_eq!(shown(&rental, at(12)).unwrap(), "start check, 1 min of 10 min");
         assert!(rental.apply(at(13), RentalEvent::Ready, String::new()));
         assert_eq!(shown(&rental, at(14)), None);
         assert!(rental.apply(at(20), RentalEvent::Drain { until: Some(at(22)) }, String::new()));
         assert_eq!(shown(&rental, at(21)).unwrap(), "drain, 1 min of 2 min");
-        assert!(rental.apply(at(22), RentalEvent::GiveUp, String::new()));
+        assert!(rental.apply(at(22), RentalEvent::GiveUp(ReturnCause::NotWanted), String::new()));
         assert_eq!(shown(&rental, at(23)).unwrap(), "proof of deletion, 1 min of 10 min");
     }
 }

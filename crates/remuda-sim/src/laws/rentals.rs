@@ -9,7 +9,7 @@ use remuda_core::event_kind::EventKind;
 use remuda_core::id::{FleetId, MachineId};
 use remuda_core::plane::{Plane, PlaneAnswer, Step};
 use remuda_core::record::{Record, StateRow, StoredEvent};
-use remuda_core::rental::{Rental, RentalPhase};
+use remuda_core::rental::{Rental, RentalPhase, ReturnCause};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::JoinRequest;
 
@@ -76,8 +76,10 @@ impl Laws {
             (_, RentalPhase::Up) => *failures = 0,
             // An exhausted budget is not the machine's failure, nor is a plane that died before it requested the pod.
             (RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made, RentalPhase::Returning) => {
-                let is_unasked = rental.return_progress().is_some_and(|progress| progress.is_unheard);
-                *failures += u32::from(!is_unasked && !rental.reason.contains("a day are spent"));
+                let is_excused = rental
+                    .return_progress()
+                    .is_some_and(|progress| progress.is_unheard || progress.cause == ReturnCause::OverLimit);
+                *failures += u32::from(!is_excused);
             }
             _ => {}
         }

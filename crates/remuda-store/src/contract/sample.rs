@@ -9,6 +9,7 @@ use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
 use remuda_core::machine::{Presence, WorkerState};
 use remuda_core::money::Money;
+use remuda_core::provider::{Pod, PodStatus};
 use remuda_core::record::{
     AcceptedJob, BlockRow, IdempotencyKey, JobStatus, PastAttempt, QuarantineRow, Record, ServiceRow,
     StateRow, StoredEvent, WorkerRow,
@@ -203,8 +204,23 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
     .into_iter()
 }
 
+/// A running pod.
+pub(crate) fn pod() -> Pod {
+    Pod {
+        id: "pod-1".parse().unwrap(),
+        tag: "remuda-x-gpus-1".to_owned(),
+        status: PodStatus::Running,
+        kind: String::new(),
+        place: String::new(),
+        host: None,
+        price: None,
+        ssh: None,
+        started: String::new(),
+    }
+}
+
 /// The document of a rented machine.
-pub(crate) fn machine(name: &str, events: &[RentalEvent]) -> Arc<Document> {
+pub(crate) fn machine(name: &str, events: &[RentalEvent<'_>]) -> Arc<Document> {
     let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
     let (machine, tag) = (name.parse().unwrap(), format!("remuda-x-{name}"));
     let mut rental = Rental::wanted(at(1), machine, tag, "any".to_owned(), &fleet);

@@ -139,8 +139,7 @@ impl Fleets {
                 // Of two pods with the same tag, the known one counts, else the one created first: lists begin with
                 // the newest.
                 Some(machine) => {
-                    let known =
-                        self.rentals.get(&machine).and_then(|rental| rental.pod.as_ref()).map(|pod| &pod.id);
+                    let known = self.rentals.get(&machine).and_then(|rental| rental.pod()).map(|pod| &pod.id);
                     match ours.remove(&machine) {
                         Some(other) if known == Some(&other.id) => {
                             strays.push(pod);
@@ -168,7 +167,7 @@ impl Fleets {
         outbox: &mut Outbox,
     ) -> bool {
         let is_expected = |rental: &&Rental| {
-            let seen_at = rental.pod.as_ref().map(|pod| pod.seen_at);
+            let seen_at = rental.pod().map(|pod| pod.seen_at);
             let long_made = seen_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
             !rental.is_returning() && long_made
         };
@@ -186,6 +185,37 @@ impl Fleets {
             outbox.publish(now, FleetEvent::Doubt { fleet: &settings.id, reason });
         }
         is_doubtful
+    }
+
+    /// Notes for every machine of the fleet whether the list shows its pod; a doubtful list proves no absence.
+    pub(in crate::plane) fn match_pods(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        ours: &BTreeMap<MachineId, Pod>,
+        is_doubtful: bool,
+        outbox: &mut Outbox,
+    ) {
+        let machines: Vec<_> = self.of_fleet(id).map(|rental| rental.machine.clone()).collect();
+        for machine in machines {
+            let Some(rental) = self.rentals.get_mut(&machine) else { continue };
+            let before = rental.clone();
+            let has_moved = match ours.get(&machine) {
+                Some(pod) => rental.seen(now, pod),
+                None => {
+                    if !is_doubtful {
+                        rental.was_missed();
+                    }
+                    false
+                }
+            };
+            if *rental != before {
+                self.store_rental(&machine, outbox);
+            }
+            if has_moved {
+                self.publish_phase(now, &machine, outbox);
+            }
+        }
     }
 
     /// Pods with our tag and without a record are returned after a grace period.
@@ -222,10 +252,10 @@ impl Fleets {
 
     fn request_list(&mut self, now: Timestamp, settings: &FleetSettings, outbox: &mut Outbox) -> Timestamp {
         let is_moving = self.of_fleet(&settings.id).any(|rental| match rental.state() {
-            RentalState::Lost { .. } | RentalState::Returning(_) => true,
-            RentalState::Made => rental.running_at().is_none() || settings.needs_bootstrap,
-            RentalState::Up | RentalState::Draining { .. } => {
-                rental.missed > 0 || rental.pod.as_ref().is_some_and(|pod| pod.ended > 0)
+            RentalState::Lost { .. } | RentalState::Returning { .. } => true,
+            RentalState::Made { .. } => rental.running_at().is_none() || settings.needs_bootstrap,
+            RentalState::Up { .. } | RentalState::Draining { .. } => {
+                rental.missed() > 0 || rental.pod().is_some_and(|pod| pod.ended() > 0)
             }
             RentalState::Wanted => false,
         });
@@ -306,7 +336,7 @@ fn orphan_returned(now: Timestamp, id: &FleetId, pod: &Pod, lists: u32, outbox: 
 
 /// For an operator: only the provider's console can tell more.
 fn slow_return(rental: &Rental, limit: Duration) -> String {
-    let pod = rental.pod.as_ref();
+    let pod = rental.pod();
     let pod = pod.map_or("a pod that was never seen".to_owned(), |pod| format!("pod {}", pod.id));
     format!(
         "{pod} was to be returned {} ago and is still not gone, after {} requests: check your provider's console",

@@ -1,20 +1,24 @@
 //! Renting machines and returning them, as far as only the fleet is concerned: orders, numbers, return calls, and what
 //! a provider's answers say about the provider.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Fleets;
-use crate::id::{FleetId, MachineId};
+use crate::document::Collection;
+use crate::id::{FleetId, MachineId, WorkerId};
+use crate::machine::WorkerState;
 use crate::plane::fleet_event::Scaling;
 use crate::plane::{FleetEvent, Outbox};
-use crate::provider::{PodTag, ProviderCall, ProviderError};
-use crate::rental::Rental;
+use crate::provider::{Pod, PodTag, ProviderCall, ProviderError, ProviderErrorClass};
+use crate::record::Record;
+use crate::rental::{Rental, RentalEvent, RentalState};
 use crate::scale::ScalingDirection;
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
 /// Missing capacity is often back soon.
-pub(in crate::plane) const CAPACITY_WAIT: Duration = Duration::from_secs(60);
+const CAPACITY_WAIT: Duration = Duration::from_secs(60);
 
 impl Fleets {
     /// Orders machines. They are stored in the same commit that releases the call to the provider.
@@ -67,8 +71,117 @@ impl Fleets {
         digits.iter().rev().collect()
     }
 
+    /// The provider created the pod of this machine. False for a machine that was forgotten meanwhile: its pod is
+    /// recognised later by its tag.
+    pub(in crate::plane) fn pod_created(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        pod: &Pod,
+        outbox: &mut Outbox,
+    ) -> bool {
+        let Some(rental) = self.rentals.get_mut(machine).filter(|rental| rental.tag == pod.tag) else {
+            return false;
+        };
+        let fleet = rental.fleet.clone();
+        rental.seen(now, pod);
+        self.provider_answered(&fleet, outbox);
+        self.store_rental(machine, outbox);
+        self.publish_phase(now, machine, outbox);
+        true
+    }
+
+    /// The provider did not create the pod of this machine, or its answer is lost. True if the machine is not going to
+    /// exist.
+    pub(in crate::plane) fn pod_not_created(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        fault: &ProviderError,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) -> bool {
+        let Some(rental) = self.rentals.get_mut(machine) else { return false };
+        // A list has shown it since, so it exists whatever this answer says.
+        if rental.pod().is_some() {
+            return false;
+        }
+        if fault.class == ProviderErrorClass::Ambiguous {
+            let reason = format!("unknown whether it was created: {fault}");
+            if rental.apply(now, RentalEvent::ReplyLost { by_restart: false }, reason) {
+                self.store_rental(machine, outbox);
+                self.publish_phase(now, machine, outbox);
+            }
+            return false;
+        }
+        let (id, offer) = (rental.fleet.clone(), rental.offer.clone());
+        let wait = offer_cooldown(&id, settings);
+        let fleet = self.state_mut(&id);
+        match fault.class {
+            ProviderErrorClass::Capacity => {
+                fleet.avoid(now, &offer, wait.min(CAPACITY_WAIT), &fault.to_string());
+            }
+            ProviderErrorClass::Denied => fleet.avoid(now, &offer, wait, &fault.to_string()),
+            ProviderErrorClass::RateLimited | ProviderErrorClass::Auth | ProviderErrorClass::Billing => {}
+            _ => drop(fleet.creation.failed(now, &fault.to_string())),
+        }
+        self.store_fleet(&id, outbox);
+        true
+    }
+
+    /// Moves a machine, and draws the conclusions for its fleet. False if that changes nothing.
+    pub(in crate::plane) fn move_machine(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        (event, state): (RentalEvent<'_>, WorkerState),
+        reason: &str,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) -> bool {
+        let Some(rental) = self.rentals.get_mut(machine) else { return false };
+        let (id, was_up) = (rental.fleet.clone(), rental.was_up());
+        // A machine ordered by the previous plane and never seen since says nothing about the provider.
+        let is_failure = !(was_up || matches!(rental.state(), RentalState::Lost { is_unheard: true }));
+        if !rental.apply(now, event, reason.to_owned()) {
+            return false;
+        }
+        if state == WorkerState::Active && !was_up {
+            self.state_mut(&id).creation.succeeded();
+            self.store_fleet(&id, outbox);
+        }
+        if state == WorkerState::Error && is_failure {
+            self.creation_failed(now, machine, reason, settings, outbox);
+        }
+        self.store_rental(machine, outbox);
+        self.publish_phase(now, machine, outbox);
+        true
+    }
+
+    /// The machine is gone, or never existed: its cost is kept, its name never used again. Returns it with the workers
+    /// that were on it.
+    pub(in crate::plane) fn forget(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        reason: &str,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) -> BTreeSet<WorkerId> {
+        let Some(rental) = self.rentals.remove(machine) else { return BTreeSet::new() };
+        self.bootstraps.remove(machine);
+        let price = self.price(&rental, settings).unwrap_or_default();
+        if rental.pod().is_some() {
+            self.state_mut(&rental.fleet).record_cost(rental.wanted_at, now, price);
+            self.store_fleet(&rental.fleet, outbox);
+        }
+        outbox.record(Record::DocumentDeleted { collection: Collection::Machine, id: machine.to_string() });
+        outbox.publish(now, FleetEvent::MachineGone { rental: &rental, reason });
+        self.workers_on.remove(machine).unwrap_or_default()
+    }
+
     /// A machine that was paid for and never worked: its offer and host are avoided for a while.
-    pub(in crate::plane) fn creation_failed(
+    fn creation_failed(
         &mut self,
         now: Timestamp,
         machine: &MachineId,
@@ -77,11 +190,8 @@ impl Fleets {
         outbox: &mut Outbox,
     ) {
         let Some(rental) = self.rentals.get(machine) else { return };
-        let (id, offer, host) = (
-            rental.fleet.clone(),
-            rental.offer.clone(),
-            rental.pod.as_ref().and_then(|pod| pod.host.clone()),
-        );
+        let (id, offer, host) =
+            (rental.fleet.clone(), rental.offer.clone(), rental.pod().and_then(|pod| pod.host.clone()));
         let wait = offer_cooldown(&id, settings);
         let has_choice = settings.fleet(&id).is_some_and(|settings| settings.offers.len() > 1);
         let fleet = self.state_mut(&id);
@@ -136,6 +246,6 @@ impl Fleets {
 }
 
 /// How long an offer that failed is avoided.
-pub(in crate::plane) fn offer_cooldown(id: &FleetId, settings: &Settings) -> Duration {
+fn offer_cooldown(id: &FleetId, settings: &Settings) -> Duration {
     settings.fleet(id).map_or(CAPACITY_WAIT, |settings| settings.limits.offer_cooldown)
 }
