@@ -26,6 +26,7 @@ use crate::wire::{
 };
 
 mod beats;
+mod condition;
 mod event;
 mod monitor;
 mod repair;

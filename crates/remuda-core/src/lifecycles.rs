@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::agent::tests::attempt_table;
+use crate::agent::tests::{attempt_table, condition_table};
 use crate::job::tests::life_table;
 use crate::machine::WorkerState;
 use crate::plane::PlaneAnswer;
@@ -15,11 +15,15 @@ mod machines;
 
 const HEAD: &str = "# Lifecycles
 
-*Written by a test (`crates/remuda-core/src/lifecycles.rs`) that runs the code; edit that instead.*
+*Written by tests that run the code (`lifecycles.rs` in `crates/remuda-core/src`, `supervisor/tests/lifecycle.rs` in
+`crates/remuda-models/src`); edit those instead.*
 
 Rows are states, columns are what can happen, and a cell is the state afterwards. *In italics*: refused, and nothing
 has changed. Times are those of the default settings.
 ";
+
+/// The last section, which a test of `remuda-models` writes: the core does not know that crate.
+const MODEL_COPY: &str = "\n## Model copy\n";
 
 /// Compares; with `REMUDA_WRITE_DOCS=1` it writes the document instead.
 #[test]
@@ -27,17 +31,20 @@ has changed. Times are those of the default settings.
 fn document_matches_the_code() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lifecycles.md");
     let text = document();
+    let file = std::fs::read_to_string(&path).unwrap_or_default();
+    let (written, model_copy) = file.split_at(file.find(MODEL_COPY).unwrap_or(file.len()));
     if std::env::var_os("REMUDA_WRITE_DOCS").is_some() {
-        return std::fs::write(&path, text).unwrap();
+        return std::fs::write(&path, text + model_copy).unwrap();
     }
     assert!(
-        std::fs::read_to_string(&path).ok().as_ref() == Some(&text),
-        "docs/lifecycles.md is out of date; write it with\n  REMUDA_WRITE_DOCS=1 cargo test -p remuda-core lifecycles"
+        written == text,
+        "docs/lifecycles.md is out of date; write it with\n  REMUDA_WRITE_DOCS=1 cargo test --workspace --lib lifecycle"
     );
 }
 
 fn document() -> String {
     let (events, rows) = attempt_table();
+    let (conditions, service) = condition_table();
     let parts = [
         (
             "Job",
@@ -85,6 +92,11 @@ fn document() -> String {
             "`agent.rs`. The agent's action is in brackets. A finished attempt is reported in every beat until the \
              plane has settled it.",
             table(&events, &rows),
+        ),
+        (
+            "Service",
+            "`agent/condition.rs`. A service as the agent of its worker sees it; the remedy that follows is in brackets.",
+            table(&conditions, &service),
         ),
     ];
     let parts = parts.map(|(name, what, table)| format!("\n## {name}\n\n{what}\n\n{table}\n"));

@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use self::memory::MemoryBudget;
 pub use self::model_copy::ExitReason;
-use self::model_copy::{BatchRun, CopyState, ModelCopy};
+use self::model_copy::{BatchRun, CopyEvent, CopyState, ModelCopy};
 use self::queue::QueuedPart;
 use self::requests::{PendingRequest, PendingRequests};
 use self::served_model::ServedModel;
@@ -303,19 +303,19 @@ impl Supervisor {
             let parts = items.iter().map(|item| Arc::clone(&item.part)).collect();
             let Some(copy) = self.copies.get_mut(&id) else { return };
             copy.reset_silence(now);
-            copy.state = CopyState::Busy(BatchRun {
+            copy.apply(CopyEvent::Start(BatchRun {
                 id: run,
                 since: now,
                 items,
                 streamed_bytes: 0,
                 is_stopped: false,
-            });
+            }));
             self.effects.push(SupervisorEffect::Run { copy: id, run, parts });
         }
     }
 
     fn loaded(&mut self, now: Duration, id: CopyId) {
-        if self.copies.get(&id).is_some_and(|copy| matches!(copy.state, CopyState::Loading)) {
+        if self.copies.get(&id).is_some_and(|copy| matches!(copy.state(), CopyState::Loading)) {
             self.self_test(now, id);
         }
     }
@@ -326,7 +326,7 @@ impl Supervisor {
         let Some(copy) = self.copies.get_mut(&id) else { return };
         let Some(served) = self.served.get(&copy.model) else { return };
         copy.reset_silence(now);
-        copy.state = CopyState::Testing(run);
+        copy.apply(CopyEvent::Test(run));
         let parts = vec![Arc::new(served.config.golden.clone())];
         self.effects.push(SupervisorEffect::Run { copy: id, run, parts });
     }
@@ -336,7 +336,7 @@ impl Supervisor {
         let Some(copy) = self.copies.get_mut(&id) else { return };
         let Some(served) = self.served.get(&copy.model) else { return };
         copy.beacon_read(now, steps, interval_max);
-        let stall_max = match copy.state {
+        let stall_max = match copy.state() {
             CopyState::Loading => served.config.load_stall_max,
             CopyState::Testing(_)
             | CopyState::Ready
@@ -369,7 +369,7 @@ impl Supervisor {
         for id in idle {
             let model = Arc::clone(&self.copies[&id].model);
             let others = self.copies.values().filter(|copy| copy.model == model);
-            let is_one_testing = others.clone().any(|copy| matches!(copy.state, CopyState::Testing(_)));
+            let is_one_testing = others.clone().any(|copy| matches!(copy.state(), CopyState::Testing(_)));
             let unused = now.saturating_sub(self.served[&model].used_at);
             let is_due = now.saturating_sub(self.copies[&id].tested_at) >= self.limits.maintenance_every
                 && !is_one_testing;

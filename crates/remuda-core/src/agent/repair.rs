@@ -1,37 +1,23 @@
-//! How an agent repairs its service. An unreachable service gets no new work until it answers. A sick one gets one remedy
-//! after another, mildest first, each followed by a self-test. When nothing helps it is given up and only rechecked.
-//!
-//! ```text
-//!        ignores cancellations             ┌────── remedy, then self-test ──────┐ passed
-//!  well ───────────────────────────▶ sick ─┤ free ─▶ restart (if we started it) ├────────▶ well
-//!   │    broken device: restart            └──────────────┬─────────────────────┘
-//!   │    disk full                                        ▼ nothing helped
-//!   └─────────────────────────────────────────────────▶ given up ── rechecked periodically ──▶ well
-//! ```
+//! How an agent repairs its service: carries out what `condition` decides. An unreachable service gets no new work until
+//! it answers.
 //!
 //! Running out of memory is no sickness: caches are emptied, and a larger worker gets the job.
 
 use std::time::Duration;
 
+use super::condition::{ConditionEvent, Repair, ServiceCondition};
 use super::{Agent, AgentEffect, Capabilities};
 use crate::service::{ProbeTrigger, ServiceEvent, ServiceFault, ServiceIncarnation, ServiceRemedy};
-use crate::supervise::{Budget, BudgetVerdict};
 use crate::time::Timestamp;
 
 /// After this many probes in a row without an answer the service gets no new work.
 const UNANSWERED_MAX: u32 = 3;
-/// Restarts in a row without a success in between.
-const RESTARTS_MAX: u32 = 3;
 /// How often an idle service that does not answer is self-tested.
 const RECHECK_EVERY: Duration = Duration::from_secs(10);
-/// When a service that was given up gets another round of remedies.
-const REPAIR_AGAIN_AFTER: Duration = Duration::from_secs(600);
-/// A remedy or self-test without a result by then has failed. A start may load models for minutes.
-const REMEDY_TIMEOUT: Duration = Duration::from_secs(600);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Health {
-    condition: Condition,
+    condition: ServiceCondition,
     /// What the service's first start waits for.
     preparing: Option<String>,
     incarnation: ServiceIncarnation,
@@ -40,56 +26,21 @@ pub(super) struct Health {
     unanswered: u32,
     silence: String,
     recheck_at: Option<Timestamp>,
-    restarts: Budget,
     /// It was unavailable once: from then on every beat reports its slots.
     reports_slots: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Condition {
-    Well,
-    /// A remedy or a self-test is running.
-    Sick {
-        why: String,
-        remedy: Option<ServiceRemedy>,
-        until: Timestamp,
-    },
-    GivenUp {
-        why: String,
-        since: Timestamp,
-    },
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Health {
-            condition: Condition::Well,
-            preparing: None,
-            incarnation: ServiceIncarnation::default(),
-            socket_problem: None,
-            unanswered: 0,
-            silence: String::new(),
-            recheck_at: None,
-            restarts: Budget::new(RESTARTS_MAX),
-            reports_slots: false,
-        }
-    }
 }
 
 impl Health {
     /// Why it takes no new work; `None` if it does.
     pub(super) fn closed(&self) -> Option<&str> {
-        match &self.condition {
-            _ if self.preparing.is_some() => self.preparing.as_deref(),
-            Condition::Sick { why, .. } | Condition::GivenUp { why, .. } => Some(why),
-            Condition::Well if self.unanswered >= UNANSWERED_MAX => Some(&self.silence),
-            Condition::Well => self.socket_problem.as_deref(),
-        }
+        let silence = Some(self.silence.as_str()).filter(|_| self.unanswered >= UNANSWERED_MAX);
+        let socket = self.socket_problem.as_deref();
+        self.preparing.as_deref().or(self.condition.problem()).or(silence).or(socket)
     }
 
     /// Whether an order that arrives anyway is accepted: a short outage is no reason to reject it.
     pub(super) fn takes_work(&self) -> bool {
-        self.condition == Condition::Well && self.preparing.is_none()
+        self.condition.is_well() && self.preparing.is_none()
     }
 
     /// True if the reason changed.
@@ -110,25 +61,21 @@ impl Health {
     }
 
     pub(super) fn wake_at(&self) -> Option<Timestamp> {
-        match &self.condition {
-            Condition::Sick { until, .. } => Some(*until),
-            Condition::Well | Condition::GivenUp { .. } => self.recheck_at,
-        }
+        self.condition.timeout_at().or(self.recheck_at)
     }
 
     pub(super) fn saw_incarnation(&mut self, incarnation: ServiceIncarnation) {
         self.incarnation = self.incarnation.max(incarnation);
     }
 
-    /// An attempt or a self-test succeeded: the restarts are earned back. A job that breaks the service repeatedly is for
-    /// the plane to stop.
+    /// An attempt succeeded.
     pub(super) fn proved(&mut self) {
-        self.restarts.earn_back();
+        self.condition.proved();
     }
 
     pub(super) fn answered(&mut self) {
         self.unanswered = 0;
-        if self.condition == Condition::Well {
+        if self.condition.is_well() {
             self.recheck_at = None;
         }
     }
@@ -139,10 +86,6 @@ impl Health {
             self.silence = format!("the service does not answer: {why}");
             self.recheck_at.get_or_insert(now.plus(RECHECK_EVERY));
         }
-    }
-
-    fn is_being_repaired(&self) -> bool {
-        self.condition != Condition::Well
     }
 }
 
@@ -155,17 +98,21 @@ impl Agent {
             }
             ServiceEvent::SocketOpened { incarnation } => self.socket_opened(now, incarnation),
             ServiceEvent::Exited { why } => {
-                if !self.health.is_being_repaired() {
-                    self.restart_within_budget(now, format!("the service exited: {why}"));
-                }
+                self.judge(now, ConditionEvent::Exited { why: format!("the service exited: {why}") });
             }
-            ServiceEvent::RemedyDone { remedy, problem } => self.remedy_done(now, remedy, problem),
+            ServiceEvent::RemedyDone { remedy, problem } => {
+                let is_stuck = self.has_stuck_cancel(now);
+                self.judge(now, ConditionEvent::RemedyDone { remedy, problem, is_stuck });
+            }
             ServiceEvent::SelfTested { incarnation, problem, offer } => {
                 self.health.saw_incarnation(incarnation);
                 if let Some(offer) = offer {
                     self.set_capabilities(*offer);
                 }
-                self.self_tested(now, problem);
+                self.judge(now, ConditionEvent::Tested { problem });
+                if self.health.condition.is_well() {
+                    self.health.answered();
+                }
             }
         }
     }
@@ -176,8 +123,8 @@ impl Agent {
         self.health.saw_incarnation(incarnation);
         self.health.answered();
         self.health.socket_problem = None;
-        if is_new && !matches!(self.health.condition, Condition::Sick { .. }) {
-            self.self_test(now, "the service restarted".to_owned(), None);
+        if is_new {
+            self.judge(now, ConditionEvent::Replaced);
         }
         self.probe_all(now, ProbeTrigger::SocketOpened);
     }
@@ -185,10 +132,20 @@ impl Agent {
     /// What an attempt's failure says about the service itself.
     pub(super) fn diagnose(&mut self, now: Timestamp, fault: ServiceFault, message: &str) {
         match fault {
-            _ if self.health.is_being_repaired() => {}
-            ServiceFault::Memory => self.effects.push(AgentEffect::ApplyRemedy(ServiceRemedy::FreeMemory)),
-            ServiceFault::Device => self.restart(now, format!("the device is broken: {message}")),
-            ServiceFault::Disk => self.give_up_service(now, format!("its disk is full: {message}")),
+            ServiceFault::Memory => {
+                if self.health.condition.is_well() {
+                    self.effects.push(AgentEffect::ApplyRemedy(ServiceRemedy::FreeMemory));
+                }
+            }
+            ServiceFault::Device => {
+                self.judge(
+                    now,
+                    ConditionEvent::DeviceBroken { why: format!("the device is broken: {message}") },
+                );
+            }
+            ServiceFault::Disk => {
+                self.judge(now, ConditionEvent::DiskFull { why: format!("its disk is full: {message}") });
+            }
             ServiceFault::Graph
             | ServiceFault::Node
             | ServiceFault::Missing
@@ -199,68 +156,24 @@ impl Agent {
 
     /// Sick for an unknown cause: start with the mildest remedy.
     pub(super) fn mark_sick(&mut self, now: Timestamp, why: String) {
-        if !self.health.is_being_repaired() {
-            self.apply(now, ServiceRemedy::FreeMemory, why);
-        }
+        self.judge(now, ConditionEvent::Sickened { why });
     }
 
-    fn apply(&mut self, now: Timestamp, remedy: ServiceRemedy, why: String) {
-        self.health.condition =
-            Condition::Sick { why, remedy: Some(remedy), until: now.plus(REMEDY_TIMEOUT) };
-        self.effects.push(AgentEffect::ApplyRemedy(remedy));
-    }
-
-    fn self_test(&mut self, now: Timestamp, why: String, after: Option<ServiceRemedy>) {
-        self.health.condition = Condition::Sick { why, remedy: after, until: now.plus(REMEDY_TIMEOUT) };
-        self.effects.push(AgentEffect::SelfTest);
-    }
-
-    /// We restart it, so the other attempts there are lost without being at fault.
-    fn restart(&mut self, now: Timestamp, why: String) {
-        self.held.values_mut().for_each(|work| work.lost_to_restart = true);
-        self.restart_within_budget(now, why);
-    }
-
-    fn restart_within_budget(&mut self, now: Timestamp, why: String) {
-        match self.health.restarts.spend() {
-            BudgetVerdict::Apply(_) => self.apply(now, ServiceRemedy::Restart, why),
-            BudgetVerdict::Escalate => {
-                self.give_up_service(now, format!("{RESTARTS_MAX} restarts did not help: {why}"));
+    /// Applies an event to the condition of the service, and carries out what follows.
+    fn judge(&mut self, now: Timestamp, event: ConditionEvent) {
+        match self.health.condition.apply(now, event) {
+            Repair::Nothing => {}
+            Repair::FreeMemory => self.effects.push(AgentEffect::ApplyRemedy(ServiceRemedy::FreeMemory)),
+            Repair::SelfTest => self.effects.push(AgentEffect::SelfTest),
+            Repair::Restart { takes_attempts } => {
+                // The other attempts there are lost without being at fault.
+                self.held.values_mut().for_each(|work| work.lost_to_restart |= takes_attempts);
+                self.effects.push(AgentEffect::ApplyRemedy(ServiceRemedy::Restart));
             }
         }
-    }
-
-    fn remedy_done(&mut self, now: Timestamp, done: ServiceRemedy, problem: Option<String>) {
-        let Condition::Sick { why, remedy, .. } = &self.health.condition else { return };
-        if *remedy != Some(done) {
-            return;
-        }
-        let why = why.clone();
-        match (done, problem) {
-            // Caches are emptied after the running work, and a self-test would wait behind it.
-            (ServiceRemedy::FreeMemory, None) if self.has_stuck_cancel(now) => self.restart(now, why),
-            (_, None) => self.self_test(now, why, Some(done)),
-            (ServiceRemedy::FreeMemory, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
-            (ServiceRemedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
-        }
-    }
-
-    fn self_tested(&mut self, now: Timestamp, problem: Option<String>) {
-        match (&self.health.condition, problem) {
-            (_, None) => {
-                self.health.condition = Condition::Well;
-                self.health.answered();
-                self.health.proved();
-            }
-            (Condition::Well, Some(problem)) => self.mark_sick(now, problem),
-            (Condition::Sick { why, remedy, .. }, Some(problem)) => {
-                let why = format!("{why}; {problem}");
-                match remedy {
-                    None => self.apply(now, ServiceRemedy::FreeMemory, why),
-                    Some(_) => self.restart(now, why),
-                }
-            }
-            (Condition::GivenUp { .. }, Some(problem)) => self.give_up_service(now, problem),
+        // Rechecked, because a person may repair it.
+        if self.health.condition.is_given_up() {
+            self.health.recheck_at.get_or_insert(now.plus(self.settings.timeouts.given_up_recheck));
         }
     }
 
@@ -270,46 +183,20 @@ impl Agent {
         self.held.values().any(|work| work.cancelled_at.is_some_and(|at| now.since(at) >= cancel_timeout))
     }
 
-    /// No remedy helps: report it, and recheck, because a person may fix it.
-    fn give_up_service(&mut self, now: Timestamp, why: String) {
-        let since = match &self.health.condition {
-            Condition::GivenUp { since, .. } => *since,
-            Condition::Well | Condition::Sick { .. } => now,
-        };
-        self.health.condition = Condition::GivenUp { why, since };
-        self.health.recheck_at = Some(now.plus(self.settings.timeouts.given_up_recheck));
-    }
-
     /// Handles expired remedies and due rechecks.
     pub(super) fn repair_due(&mut self, now: Timestamp) {
-        match &self.health.condition {
-            Condition::Sick { why, remedy, until } if *until <= now => {
-                let (why, is_restart) = (why.clone(), *remedy == Some(ServiceRemedy::Restart));
-                if is_restart {
-                    self.give_up_service(now, format!("{why}; the restart timed out"));
-                } else {
-                    self.restart(now, format!("{why}; the remedy timed out"));
-                }
-            }
-            Condition::GivenUp { why, since } if now.since(*since) >= REPAIR_AGAIN_AFTER => {
-                // The cause may have gone away: one more round of restarts.
-                let why = why.clone();
-                self.health.restarts.earn_back();
-                self.restart(now, why);
-            }
-            Condition::Well | Condition::GivenUp { .. }
-                if self.health.recheck_at.is_some_and(|at| at <= now) =>
-            {
-                let given_up_recheck = self.settings.timeouts.given_up_recheck;
-                let is_given_up = self.health.condition != Condition::Well;
-                self.health.recheck_at =
-                    Some(now.plus(if is_given_up { given_up_recheck } else { RECHECK_EVERY }));
-                // With attempts there, those are probed instead: a self-test would wait behind them.
-                if is_given_up || self.held.is_empty() {
-                    self.effects.push(AgentEffect::SelfTest);
-                }
-            }
-            Condition::Well | Condition::Sick { .. } | Condition::GivenUp { .. } => {}
+        self.judge(now, ConditionEvent::Tick);
+        let (condition, is_due) =
+            (&self.health.condition, self.health.recheck_at.is_some_and(|at| at <= now));
+        if !is_due || condition.timeout_at().is_some() {
+            return;
+        }
+        let is_given_up = condition.is_given_up();
+        let every = if is_given_up { self.settings.timeouts.given_up_recheck } else { RECHECK_EVERY };
+        self.health.recheck_at = Some(now.plus(every));
+        // With attempts there, those are probed instead: a self-test would wait behind them.
+        if is_given_up || self.held.is_empty() {
+            self.effects.push(AgentEffect::SelfTest);
         }
     }
 

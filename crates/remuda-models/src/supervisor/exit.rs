@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model_copy::{CopyState, ExitReason};
+use super::model_copy::{CopyChange, CopyEvent, ExitReason};
 use super::queue::QueuedPart;
 use super::{CopyId, Supervisor, SupervisorEffect};
 use crate::failure::InferenceError;
@@ -22,15 +22,17 @@ impl Supervisor {
     }
 
     pub(super) fn mark_dead(&mut self, now: Duration, id: CopyId, why: ExitReason) {
-        let Some(copy) = self.copies.get_mut(&id).filter(|copy| !copy.is_dead()) else { return };
-        let items = match std::mem::replace(&mut copy.state, CopyState::Dead(why.clone())) {
-            CopyState::Busy(run) | CopyState::Draining(Some(run)) => run.items,
-            CopyState::Loading
-            | CopyState::Testing(_)
-            | CopyState::Ready
-            | CopyState::Draining(None)
-            | CopyState::Dead(_) => Vec::new(),
-        };
+        let Some(copy) = self.copies.get_mut(&id) else { return };
+        match copy.apply(CopyEvent::Die(why.clone())) {
+            CopyChange::Ignored => {}
+            CopyChange::Moved => self.copy_died(now, id, why, Vec::new()),
+            CopyChange::Released(batch) => self.copy_died(now, id, why, batch.items),
+        }
+    }
+
+    /// A copy is dead: draws the conclusions for its slot, and for the parts that were in flight in it.
+    pub(super) fn copy_died(&mut self, now: Duration, id: CopyId, why: ExitReason, items: Vec<QueuedPart>) {
+        let Some(copy) = self.copies.get(&id) else { return };
         let model = Arc::clone(&copy.model);
         let lived = copy.ready_at.map_or(Duration::ZERO, |at| now.saturating_sub(at));
         let was_stable = copy.answered > 0 || lived >= STABLE_AFTER;

@@ -30,7 +30,7 @@ pub(crate) struct ModelCopy {
     pub(crate) model: Arc<str>,
     /// The index of its slot in the model.
     pub(crate) slot: usize,
-    pub(crate) state: CopyState,
+    state: CopyState,
     /// The last step count of its beacon, and how long that has not changed while there was work.
     pub(crate) steps: u64,
     pub(crate) silent: Duration,
@@ -55,6 +55,30 @@ pub(crate) enum CopyState {
     /// Ends after the current run.
     Draining(Option<BatchRun>),
     Dead(ExitReason),
+}
+
+/// What can happen to a copy.
+#[derive(Debug)]
+pub(crate) enum CopyEvent {
+    /// The golden request is sent to it, as this run.
+    Test(RunId),
+    /// A batch is sent to it.
+    Start(BatchRun),
+    /// It ended a run, well or badly.
+    RunEnded(RunId),
+    /// It gets nothing more, and ends after its current run.
+    Drain,
+    Die(ExitReason),
+}
+
+/// What an event did to a copy.
+#[derive(Debug)]
+pub(crate) enum CopyChange {
+    /// Nothing: the event does not concern its present state.
+    Ignored,
+    Moved,
+    /// This batch is over, or was interrupted.
+    Released(BatchRun),
 }
 
 /// A batch in progress. Its parts are in flight.
@@ -86,6 +110,37 @@ impl ModelCopy {
             failed: 0,
             failed_in_row: 0,
         }
+    }
+
+    /// The only place where its state changes.
+    pub(crate) fn apply(&mut self, event: CopyEvent) -> CopyChange {
+        use CopyEvent::{Die, Drain, RunEnded, Start, Test};
+        use CopyState::{Busy, Dead, Draining, Loading, Ready, Testing};
+        let (state, change) = match (std::mem::replace(&mut self.state, Loading), event) {
+            (Loading | Ready, Test(run)) => (Testing(run), CopyChange::Moved),
+            (Ready, Start(batch)) => (Busy(batch), CopyChange::Moved),
+            (Testing(run), RunEnded(ended)) if run == ended => (Ready, CopyChange::Moved),
+            (Busy(batch), RunEnded(ended)) if batch.id == ended => (Ready, CopyChange::Released(batch)),
+            (Draining(Some(batch)), RunEnded(ended)) if batch.id == ended => {
+                (Draining(None), CopyChange::Released(batch))
+            }
+            (Loading | Testing(_) | Ready, Drain) => (Draining(None), CopyChange::Moved),
+            (Busy(batch), Drain) => (Draining(Some(batch)), CopyChange::Moved),
+            (Busy(batch) | Draining(Some(batch)), Die(why)) => (Dead(why), CopyChange::Released(batch)),
+            (Loading | Testing(_) | Ready | Draining(None), Die(why)) => (Dead(why), CopyChange::Moved),
+            (state @ (Testing(_) | Busy(_) | Draining(_)), Test(_))
+            | (state @ (Loading | Testing(_) | Busy(_) | Draining(_)), Start(_))
+            // A run that was taken from this copy.
+            | (state @ (Loading | Testing(_) | Ready | Busy(_) | Draining(_)), RunEnded(_))
+            | (state @ Draining(_), Drain)
+            | (state @ Dead(_), _) => (state, CopyChange::Ignored),
+        };
+        self.state = state;
+        change
+    }
+
+    pub(crate) fn state(&self) -> &CopyState {
+        &self.state
     }
 
     pub(crate) fn is_dead(&self) -> bool {

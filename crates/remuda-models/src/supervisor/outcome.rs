@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model_copy::{BatchRun, CopyState, ExitReason};
+use super::model_copy::{BatchRun, CopyChange, CopyEvent, CopyState, ExitReason};
 use super::queue::QueuedPart;
 use super::{CopyId, RequestId, RunId, Supervisor, SupervisorEffect};
 use crate::failure::{InferenceError, ModelError};
@@ -24,29 +24,17 @@ impl Supervisor {
         outcome: Result<Vec<PartAnswer>, InferenceError>,
     ) {
         let Some(copy) = self.copies.get_mut(&id) else { return };
-        let (next, finished) = match std::mem::replace(&mut copy.state, CopyState::Ready) {
-            CopyState::Testing(current) if current == run => {
-                return self.self_test_finished(now, id, outcome);
-            }
-            CopyState::Busy(current) if current.id == run => (CopyState::Ready, Some(current)),
-            CopyState::Draining(Some(current)) if current.id == run => {
-                (CopyState::Draining(None), Some(current))
-            }
+        let finished = match copy.apply(CopyEvent::RunEnded(run)) {
+            CopyChange::Released(finished) => finished,
+            CopyChange::Moved => return self.self_test_finished(now, id, outcome),
             // A run that was taken from this copy, or the copy is dead by now.
-            state @ (CopyState::Loading
-            | CopyState::Testing(_)
-            | CopyState::Ready
-            | CopyState::Busy(_)
-            | CopyState::Draining(_)
-            | CopyState::Dead(_)) => (state, None),
-        };
-        copy.state = next;
-        let Some(finished) = finished else {
-            self.stale += 1;
-            return;
+            CopyChange::Ignored => {
+                self.stale += 1;
+                return;
+            }
         };
         copy.idle_since = now;
-        if matches!(copy.state, CopyState::Draining(_)) {
+        if matches!(copy.state(), CopyState::Draining(_)) {
             self.effects.push(SupervisorEffect::Quit(id));
         }
         match outcome {
@@ -106,11 +94,13 @@ impl Supervisor {
 
     fn failed(&mut self, now: Duration, id: CopyId, run: BatchRun, failure: InferenceError) {
         if let InferenceError::Poisoned(what) = failure {
-            // Put back first, so that the parts are handled as in flight in the dead copy.
+            let why = ExitReason::Poisoned(what);
+            self.effects.push(SupervisorEffect::Kill(id));
             if let Some(copy) = self.copies.get_mut(&id) {
-                copy.state = CopyState::Busy(run);
+                copy.apply(CopyEvent::Die(why.clone()));
             }
-            return self.kill_copy(now, id, ExitReason::Poisoned(what));
+            // The batch killed the copy, so its parts are handled as in flight in a dead one.
+            return self.copy_died(now, id, why, run.items);
         }
         let together = run.items.len();
         for item in run.items.into_iter().rev() {
@@ -205,7 +195,6 @@ impl Supervisor {
         if let Some(wrong) = wrong {
             return self.kill_copy(now, id, ExitReason::Wrong(wrong));
         }
-        copy.state = CopyState::Ready;
         copy.ready_at.get_or_insert(now);
         (copy.tested_at, copy.idle_since) = (now, now);
         served.was_ready = true;

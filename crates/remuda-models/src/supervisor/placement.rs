@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::model_copy::{CopyState, ExitReason, ModelCopy};
+use super::model_copy::{CopyEvent, CopyState, ExitReason, ModelCopy};
 use super::served_model::ServingConfig;
 use super::{CopyId, Supervisor, SupervisorEffect};
 use crate::failure::ModelError;
@@ -95,17 +95,10 @@ impl Supervisor {
     pub(super) fn drain(&mut self, now: Duration, id: CopyId) {
         let Some(copy) = self.copies.get_mut(&id).filter(|copy| copy.is_usable()) else { return };
         copy.reset_silence(now);
-        copy.state = match std::mem::replace(&mut copy.state, CopyState::Loading) {
-            CopyState::Busy(run) => CopyState::Draining(Some(run)),
-            CopyState::Loading
-            | CopyState::Testing(_)
-            | CopyState::Ready
-            | CopyState::Draining(_)
-            | CopyState::Dead(_) => {
-                self.effects.push(SupervisorEffect::Quit(id));
-                CopyState::Draining(None)
-            }
-        };
+        copy.apply(CopyEvent::Drain);
+        if copy.run().is_none() {
+            self.effects.push(SupervisorEffect::Quit(id));
+        }
         let slot = copy.slot;
         if let Some(served) = self.served.get_mut(&copy.model) {
             served.slots[slot].is_evicted = true;
@@ -202,7 +195,7 @@ impl Supervisor {
 
 /// Its memory will be released without further action.
 fn is_ending(copy: &ModelCopy) -> bool {
-    match &copy.state {
+    match copy.state() {
         CopyState::Draining(_) => true,
         CopyState::Dead(_) => !is_stuck(copy),
         CopyState::Loading | CopyState::Testing(_) | CopyState::Ready | CopyState::Busy(_) => false,
@@ -211,7 +204,7 @@ fn is_ending(copy: &ModelCopy) -> bool {
 
 /// Declared hung but not reaped yet. A process is reaped immediately; a thread may never end.
 pub(super) fn is_stuck(copy: &ModelCopy) -> bool {
-    matches!(copy.state, CopyState::Dead(ExitReason::Hung(_)))
+    matches!(copy.state(), CopyState::Dead(ExitReason::Hung(_)))
 }
 
 fn last_exit_text(why: &Option<ExitReason>) -> String {

@@ -121,14 +121,14 @@ impl Supervisor {
     }
 
     fn copy_snapshot(&self, copy: &super::ModelCopy) -> CopySnapshot {
-        let why = match &copy.state {
+        let why = match copy.state() {
             super::CopyState::Dead(why) => Some(why.to_string()),
             _ => None,
         };
         CopySnapshot {
             id: copy.id.0,
-            state: copy.state.name().to_owned(),
-            is_serving: matches!(copy.state, super::CopyState::Ready | super::CopyState::Busy(_)),
+            state: copy.state().name().to_owned(),
+            is_serving: matches!(copy.state(), super::CopyState::Ready | super::CopyState::Busy(_)),
             why,
             stuck: is_stuck(copy),
             pid: None,

@@ -2,5 +2,6 @@
 
 mod gpu_memory;
 mod laws;
+mod lifecycle;
 mod stories;
 mod worlds;

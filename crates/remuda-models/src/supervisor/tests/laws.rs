@@ -69,8 +69,8 @@ fn slots(supervisor: &Supervisor) -> Option<String> {
     for copy in supervisor.copies.values() {
         let place = supervisor.served[&copy.model].slots[copy.slot].copy;
         let is_its = place == Some(copy.id);
-        if is_its == matches!(copy.state, CopyState::Dead(_)) {
-            return Some(format!("copy {} is {} but its slot holds {place:?}", copy.id, copy.state.name()));
+        if is_its == matches!(copy.state(), CopyState::Dead(_)) {
+            return Some(format!("copy {} is {} but its slot holds {place:?}", copy.id, copy.state().name()));
         }
     }
     None
@@ -92,7 +92,7 @@ pub(super) fn misrouted(supervisor: &Supervisor, effects: &[SupervisorEffect]) -
     effects.iter().find_map(|effect| match effect {
         SupervisorEffect::Run { copy, run, .. } => {
             let copy = supervisor.copies.get(copy);
-            let is_current = copy.is_some_and(|copy| match &copy.state {
+            let is_current = copy.is_some_and(|copy| match copy.state() {
                 CopyState::Testing(current) => current == run,
                 CopyState::Busy(current) | CopyState::Draining(Some(current)) => current.id == *run,
                 CopyState::Loading | CopyState::Ready | CopyState::Draining(None) | CopyState::Dead(_) => {

@@ -329,10 +329,10 @@ fn saboteurs_are_caught() {
             }
         }),
         ("dispatches nothing", |supervisor| {
-            use crate::supervisor::model_copy::CopyState;
+            use crate::supervisor::model_copy::{CopyEvent, CopyState};
             for copy in supervisor.copies.values_mut() {
-                if matches!(copy.state, CopyState::Testing(_)) {
-                    copy.state = CopyState::Ready;
+                if let CopyState::Testing(run) = *copy.state() {
+                    copy.apply(CopyEvent::RunEnded(run));
                 }
             }
         }),
