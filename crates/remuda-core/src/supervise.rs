@@ -8,7 +8,7 @@
 //!  Watch   alive ──silence_max──▶ probe ──┴──verdict_max──▶ silent ──▶ remedy
 //!
 //!  Budget  remedy 1 ──failed──▶ remedy 2 ──failed──▶ … ──spent──▶ escalate to the level above
-//!             └──── it works again: the budget is full ────┘
+//!             └──── it works again: the budget is full ────┘          (`WindowedBudget`: or time has passed)
 //!
 //!  Breaker closed ──failures_max in a row──▶ open until T ──T──▶ half open ──▶ one trial ──success──▶ closed
 //!                                               ▲                                 │
@@ -77,6 +77,6 @@ mod watch;
 
 pub use self::backoff::Backoff;
 pub use self::breaker::{Breaker, BreakerLimits, BreakerState};
-pub use self::budget::{Budget, BudgetVerdict};
+pub use self::budget::{Budget, BudgetVerdict, WindowedBudget};
 pub use self::panic_message::panic_message;
 pub use self::watch::{Watch, WatchLimits, WatchVerdict};
