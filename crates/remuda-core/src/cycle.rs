@@ -6,7 +6,7 @@
 //!                  spawning ──overdue──▶ error
 //!  2 health        active ──silent while work waits, stuck attempt──▶ error
 //!  3 reassignment  attempts of workers in error ──▶ back to the queue
-//!  4 scale down    active ──idle, above the target──▶ terminating ──holds nothing, or grace over──▶ terminated
+//!  4 scale down    active ──idle, above the target; above a maximum or budget──▶ terminating ──holds nothing, or grace over──▶ terminated
 //!                  error ──machine returned──▶ terminated
 //!  5 replacement   outdated settings ──▶ one new spawning one, or one active ──▶ terminating
 //!  6 scale up      too few for the queue ──▶ new spawning ones
@@ -26,6 +26,7 @@ use std::time::Duration;
 use crate::brake::{CreationBrake, MassLoss};
 use crate::id::{Attempt, JobId, WorkerId};
 use crate::machine::{Presence, WorkerState};
+use crate::money::Money;
 use crate::scale::ScalingTrend;
 use crate::settings::{Settings, StuckPolicy};
 use crate::time::{Timestamp, humanize};
@@ -67,6 +68,10 @@ pub struct FleetSnapshot {
     pub affordable: Option<(u32, String)>,
     /// Set when the day's budget is spent: every machine has to go.
     pub spent: Option<String>,
+    /// The highest price of an hour of all machines.
+    pub hour_max: Option<Money>,
+    /// Why no machine comes, whatever is wanted: named even if nothing is.
+    pub problem: Option<String>,
 }
 
 /// One worker in the snapshot.
@@ -81,6 +86,8 @@ pub struct WorkerView {
     pub is_rented: bool,
     /// Counts against the maximum and the budget: not yet proved gone.
     pub counts_against_max: bool,
+    /// The price of an hour of its machine.
+    pub price: Money,
     /// The provider reports it running.
     pub is_running: bool,
     pub is_registered: bool,
@@ -125,8 +132,9 @@ pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> Cy
         spawned: 0,
         actions: Vec::new(),
         held_back: brake
-            .into_iter()
             .map(|why| format!("no worker is failed, drained or terminated: {why}"))
+            .into_iter()
+            .chain(snapshot.problem.clone())
             .collect(),
     };
     cycle.promote();

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::brake::CreationBrake;
 use crate::cost::CostWindow;
 use crate::document::{Collection, Document};
-use crate::id::{FleetId, Shape};
+use crate::id::{FleetId, PodId, Shape};
 use crate::money::Money;
-use crate::provider::{ProviderError, ProviderErrorClass};
+use crate::orphan::Orphan;
+use crate::provider::{Pod, ProviderError, ProviderErrorClass};
 use crate::scale::ScalingTrend;
 pub use crate::settings::fleet::{CONTACT_TIMEOUT, FleetSettings, RentalLimits, ScalingPolicy};
 use crate::time::Timestamp;
@@ -55,10 +56,15 @@ pub struct Fleet {
     /// No provider call before then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet_until: Option<Avoidance>,
-    /// No creation before then: no credit, or the key is refused.
+    /// No creation before then: no credit, or a request that is wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_paused: Option<Avoidance>,
-    /// The cost of deleted machines, by day since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_refusal: Option<KeyRefusal>,
+    /// Pods with our tag that have no record.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub orphans: BTreeMap<PodId, Orphan>,
+    /// The booked cost of machines, by day since 1970.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<u64, Money>,
     /// The same by the hour, for the last days.
@@ -66,13 +72,30 @@ pub struct Fleet {
     pub spent_hours: BTreeMap<u64, Money>,
     /// The day whose budget is spent: nothing is rented before the next day.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub spent_day: Option<u64>,
+    pub spent_day: Option<SpentDay>,
     /// The last reported price of each offer.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Money>,
     /// The run time of each shape in milliseconds, for the latency policy.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub run_times: BTreeMap<Shape, u64>,
+}
+
+/// A day whose budget is used up, and how much that was: a raised budget counts at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpentDay {
+    /// Counted from 1970.
+    pub day: u64,
+    pub max: Money,
+}
+
+/// The provider refuses the API key. A proxy or a hiccup does that, too, so it counts once a list that was requested
+/// afterwards is refused as well. It ends with any call that succeeds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyRefusal {
+    pub since: Timestamp,
+    pub message: String,
+    pub is_confirmed: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +119,7 @@ const HOURS_OF_DAY: u64 = 24;
 const AVOIDED_MAX: usize = 256;
 /// Bound on shapes with a run time.
 const PACES_MAX: usize = 64;
-/// A person has to act first (pay, replace the key); calling more often would only flood the provider.
+/// A person has to act first (pay, correct the settings); calling more often would only flood the provider.
 const PERSON_RETRY: Duration = Duration::from_secs(300);
 /// After a transient error of the provider.
 const RECOVERY: Duration = Duration::from_secs(10);
@@ -163,8 +186,29 @@ impl Fleet {
         self.quiet_until.as_ref().is_none_or(|quiet| quiet.is_over(now))
     }
 
+    /// Whether the budget of this day was used up at `max`, or at more.
+    pub fn has_spent(&self, day: u64, max: Money) -> bool {
+        self.spent_day.is_some_and(|spent| spent.day == day && max <= spent.max)
+    }
+
+    /// The provider refuses the API key, and that is confirmed.
+    pub fn key_problem(&self) -> Option<String> {
+        let refusal = self.key_refusal.as_ref().filter(|refusal| refusal.is_confirmed)?;
+        let KeyRefusal { since, message, .. } = refusal;
+        Some(format!("the provider refuses the API key since {since}, so nothing is rented: {message}"))
+    }
+
+    /// The provider refused the key. `is_later`: the refused call was made after the first refusal, and confirms it.
+    pub fn key_refused(&mut self, now: Timestamp, message: &str, is_later: bool) {
+        let first = KeyRefusal { since: now, message: message.to_owned(), is_confirmed: false };
+        self.key_refusal.get_or_insert(first).is_confirmed |= is_later;
+    }
+
     /// Why nothing may be created now.
     pub fn creation_hold(&self, now: Timestamp) -> Option<String> {
+        if let Some(problem) = self.key_problem() {
+            return Some(problem);
+        }
         let told = [&self.quiet_until, &self.creation_paused].into_iter().flatten();
         let last = told.filter(|it| !it.is_over(now)).max_by_key(|it| it.until)?;
         Some(format!("{} (until {})", last.why, last.until))
@@ -177,25 +221,25 @@ impl Fleet {
         let later = |wait: Duration| Some(Avoidance { until: now.plus(wait), why: why.clone() });
         match fault.class {
             ProviderErrorClass::RateLimited => self.quiet_until = later(fault.wait.unwrap_or(RATE_WAIT)),
-            ProviderErrorClass::Auth => {
-                (self.quiet_until, self.creation_paused) = (later(PERSON_RETRY), later(PERSON_RETRY));
-            }
             ProviderErrorClass::Billing | ProviderErrorClass::Invalid => {
                 self.creation_paused = later(PERSON_RETRY);
             }
             ProviderErrorClass::Transient | ProviderErrorClass::Ambiguous => {
                 self.creation_paused = later(RECOVERY);
             }
-            ProviderErrorClass::Capacity
+            // `key_refused` has its own rule: a refused key must never keep machines from being returned.
+            ProviderErrorClass::Auth
+            | ProviderErrorClass::Capacity
             | ProviderErrorClass::Denied
             | ProviderErrorClass::NotFound
             | ProviderErrorClass::Conflict => {}
         }
     }
 
-    /// A call succeeded: calls may resume. Creations stay paused, because listing works without credit.
-    pub fn answered(&mut self) {
-        self.quiet_until = None;
+    /// A call succeeded: calls may resume, and the key works. Creations stay paused, because listing works without
+    /// credit. True if that changes something.
+    pub fn answered(&mut self) -> bool {
+        self.quiet_until.take().is_some() | self.key_refusal.take().is_some()
     }
 
     /// Updates a shape's run time: half old, half new. True if it changed enough to be stored.
@@ -209,7 +253,34 @@ impl Fleet {
         before.abs_diff(*pace) > before / 8
     }
 
-    /// A machine is gone: adds its cost from `from` to `until`, by day and by hour.
+    /// A complete list shows these pods of ours without a record. What is gone is forgotten, its cost kept.
+    pub fn track_orphans(&mut self, now: Timestamp, settings: &FleetSettings, strays: &[Pod]) {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        for pod in strays {
+            let orphan = orphans.entry(pod.id.clone()).or_insert_with(|| Orphan::new(now, pod));
+            if orphan.is_repriced(pod) {
+                self.book_orphan(now, orphan, settings);
+            }
+            orphan.seen(pod);
+        }
+        orphans.retain(|id, orphan| {
+            if !strays.iter().any(|pod| pod.id == *id) {
+                orphan.was_missed();
+            }
+            if orphan.is_gone() {
+                self.book_orphan(now, orphan, settings);
+            }
+            !orphan.is_gone()
+        });
+        self.orphans = orphans;
+    }
+
+    fn book_orphan(&mut self, now: Timestamp, orphan: &mut Orphan, settings: &FleetSettings) {
+        let price = orphan.price(&self.prices, settings).unwrap_or_default();
+        self.record_cost(orphan.book(now), now, price);
+    }
+
+    /// Books the cost of a machine from `from` to `until`, by day and by hour.
     pub fn record_cost(&mut self, from: Timestamp, until: Timestamp, price: Money) {
         let (mut at, (last_day, _)) = (from, day_of(until));
         while at < until {
@@ -225,7 +296,7 @@ impl Fleet {
         self.spent_hours.retain(|hour, _| hour / HOURS_OF_DAY + DAYS_IN_HOURS > last_day);
     }
 
-    /// The cost of deleted machines in the hours that the window touches; whole days where hours are no longer kept.
+    /// The booked cost in the hours that the window touches; whole days where hours are no longer kept.
     pub fn cost_within(&self, window: CostWindow) -> Money {
         let is_touched = |from: Timestamp, length| !window.overlap(from, from.plus(length)).is_zero();
         let hours =
@@ -299,13 +370,17 @@ mod tests {
     }
 
     #[test]
-    fn refused_key_pauses_all_calls_and_missing_credit_only_creations() {
+    fn missing_credit_pauses_creations_and_a_refused_key_does_once_it_is_confirmed() {
         let mut fleet = Fleet::default();
         fleet
             .provider_failed(at(0), &ProviderError::new(ProviderErrorClass::Billing, "insufficient balance"));
         assert!(fleet.can_call_provider(at(0)) && fleet.creation_hold(at(0)).is_some());
-        fleet.provider_failed(at(0), &ProviderError::new(ProviderErrorClass::Auth, "missing bearer token"));
-        assert!(!fleet.can_call_provider(at(0)) && fleet.can_call_provider(at(1)));
         assert_eq!(fleet.creation_hold(at(1)), None);
+        fleet.key_refused(at(1), "missing bearer token", false);
+        assert_eq!(fleet.creation_hold(at(1)), None);
+        fleet.key_refused(at(1), "missing bearer token", true);
+        assert!(fleet.can_call_provider(at(1)) && fleet.creation_hold(at(9)).is_some());
+        assert!(fleet.answered());
+        assert_eq!(fleet.creation_hold(at(9)), None);
     }
 }

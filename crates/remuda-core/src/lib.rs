@@ -22,6 +22,7 @@ pub mod machine;
 pub mod money;
 pub mod need;
 pub mod options;
+pub mod orphan;
 pub mod plane;
 pub mod probation;
 pub mod provider;

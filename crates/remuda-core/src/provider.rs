@@ -40,6 +40,12 @@ pub struct Pod {
     pub started: String,
 }
 
+/// Lists in a row that must agree before they count: a single list may be incomplete.
+pub(crate) const LISTS_MIN: u32 = 2;
+/// The same for what is known from lists alone: an orphan, or a machine whose worker has not joined. Forgotten too early,
+/// it would free its place and its budget while it still bills.
+pub(crate) const LISTS_UNHEARD_MIN: u32 = 5;
+
 /// In the order in which a pod goes through them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

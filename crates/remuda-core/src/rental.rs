@@ -24,12 +24,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::cost::CostWindow;
 use crate::document::{Collection, Document};
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
 use crate::money::Money;
-use crate::provider::Pod;
+use crate::provider::{LISTS_MIN, LISTS_UNHEARD_MIN, Pod};
 use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
 
@@ -59,6 +60,12 @@ pub struct Rental {
     /// The price of an hour; the fleet's `price_max` until the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Money>,
+    /// Its cost until then is booked in its fleet's sums, at the prices of then: a price applies from when it is
+    /// reported, not to the past.
+    booked_until: Timestamp,
+    /// That cost.
+    #[serde(default)]
+    booked: Money,
     /// When its worker first joined; its one-use join token is spent from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     joined_at: Option<Timestamp>,
@@ -198,8 +205,6 @@ pub enum Sighting {
     Ended,
 }
 
-/// Lists in a row that must agree before they count: a single list may be incomplete.
-pub(crate) const LISTS_MIN: u32 = 2;
 /// Between two requests to delete a pod.
 const RETURN_RETRY: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 
@@ -222,6 +227,9 @@ impl Rental {
             offer,
             revision: fleet.revision.clone(),
             price: None,
+            // The provider may bill from the request on.
+            booked_until: now,
+            booked: Money::ZERO,
             joined_at: None,
             missed: 0,
         }
@@ -374,7 +382,8 @@ impl Rental {
         let pod = self.pod();
         let seen_long_ago = pod.is_some_and(|pod| now.since(pod.seen_at) >= list_lag_max);
         // A new pod may be missing from lists and unknown to the delete call: no proof either.
-        if self.missed >= LISTS_MIN && seen_long_ago && !is_heard {
+        let lists_min = if self.joined_at.is_some() { LISTS_MIN } else { LISTS_UNHEARD_MIN };
+        if self.missed >= lists_min && seen_long_ago && !is_heard {
             Sighting::Gone
         } else if pod.is_some_and(|pod| pod.ended >= LISTS_MIN) && !self.is_returning() {
             Sighting::Ended
@@ -408,9 +417,26 @@ impl Rental {
         Some(progress)
     }
 
-    /// Its cost since `from`, counted from its request: the provider may bill from then on.
-    pub fn cost_since(&self, from: Timestamp, now: Timestamp, price: Money) -> Money {
-        price.over(now.since(from.max(self.wanted_at)))
+    /// Whether the provider shows another price than before.
+    pub fn is_repriced(&self, shown: &Pod) -> bool {
+        let shown = shown.price.filter(|price| *price > Money::ZERO);
+        self.price.is_some() && shown.is_some() && shown != self.price
+    }
+
+    /// Its cost within the window that is not booked yet.
+    pub fn unbooked(&self, window: CostWindow, now: Timestamp, price: Money) -> Money {
+        price.over(window.overlap(self.booked_until, now))
+    }
+
+    /// Its cost since its request.
+    pub fn cost(&self, now: Timestamp, price: Money) -> Money {
+        self.booked.plus(price.over(now.since(self.booked_until)))
+    }
+
+    /// Books its cost until now; returns since when it was not booked.
+    pub fn book(&mut self, now: Timestamp, price: Money) -> Timestamp {
+        self.booked = self.cost(now, price);
+        std::mem::replace(&mut self.booked_until, now)
     }
 
     /// The id of its first worker.

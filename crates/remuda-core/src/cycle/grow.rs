@@ -9,6 +9,11 @@ impl Cycle<'_> {
         let scaling = &self.settings.scaling;
         let capacity = self.count(WorkerState::Active) + self.count(WorkerState::Spawning) + self.spawned;
         let wanted = self.wanted();
+        let is_closed = self.snapshot.ordered == Some(0) || scaling.machines_max == 0;
+        if is_closed && self.queued > 0 && self.snapshot.can_rent {
+            let jobs = self.queued;
+            self.held_back.push(format!("{jobs} jobs wait, but the fleet is scaled to 0 machines"));
+        }
         let Some(why) = self.shortage(capacity) else { return };
         let missing = scale::missing(wanted, capacity);
         if missing == 0 {

@@ -1,8 +1,11 @@
 //! Phase four: drained workers are terminated, failed machines returned, surplus workers drained. Phase five: outdated
 //! machines are replaced.
 
+use std::time::Duration;
+
 use super::{Cycle, CycleAction, WorkerView};
 use crate::machine::WorkerState;
+use crate::money::Money;
 use crate::rental::ReturnCause;
 use crate::scale::{self, ScalingDirection};
 use crate::time::humanize;
@@ -21,6 +24,7 @@ impl Cycle<'_> {
         if let Some(spent) = &self.snapshot.spent {
             return self.drain_all(&spent.clone());
         }
+        self.drain_over_limits();
         match (&self.snapshot.paused, self.snapshot.ordered) {
             (Some(_), _) => {}
             (None, Some(ordered)) => self.drain_to(ordered),
@@ -70,8 +74,9 @@ impl Cycle<'_> {
         }
     }
 
-    /// The order in which workers are drained: idle ones first, then outdated settings, then the longest idle, then the
-    /// one warm for the fewest shapes; ties by name, so that every run decides alike.
+    /// The order in which workers are drained: fewest losses first (idle ones, then those with the fewest attempts, then
+    /// those that began last), then outdated settings, then the longest idle, then the one warm for the fewest shapes;
+    /// ties by name, so that every run decides alike.
     fn drain_order(&self, may_go: impl Fn(&WorkerView) -> bool) -> Vec<(usize, WorkerView)> {
         let active = self.unmoved(WorkerState::Active).into_iter();
         let mut workers: Vec<_> = active
@@ -79,8 +84,9 @@ impl Cycle<'_> {
             .map(|(at, worker)| (at, worker.clone()))
             .collect();
         workers.sort_by_key(|(_, worker)| {
-            let is_busy = !worker.attempts.is_empty();
-            (is_busy, !worker.is_outdated, worker.idle_from(), worker.warm, worker.id.clone())
+            let done: Duration = worker.attempts.iter().map(|it| self.now.since(it.started_at)).sum();
+            let loss = (worker.attempts.len(), done);
+            (loss, !worker.is_outdated, worker.idle_from(), worker.warm, worker.id.clone())
         });
         workers
     }
@@ -119,15 +125,42 @@ impl Cycle<'_> {
 
     /// Machines that are still starting are billed like any other.
     fn drain_all(&mut self, reason: &str) {
-        for (at, worker) in self.unmoved(WorkerState::Spawning) {
-            if worker.is_rented {
-                let (worker, cause) = (worker.id.clone(), ReturnCause::OverLimit);
-                let action = CycleAction::Terminate { worker, cause, reason: reason.to_owned() };
-                self.go(at, WorkerState::Terminated, action);
-            }
+        for (at, worker) in self.dismissal_order() {
+            self.dismiss(at, &worker, reason.to_owned());
         }
-        for (at, worker) in self.drain_order(|_| true) {
-            self.drain(at, &worker, reason.to_owned());
+    }
+
+    /// A maximum or a budget was lowered, or a price was raised: what is too much goes, busy or not.
+    fn drain_over_limits(&mut self) {
+        let staying = self.dismissal_order();
+        let (mut count, mut price) = (staying.len(), staying.iter().map(|(_, it)| it.price).sum::<Money>());
+        let (most, hour_max) = (self.settings.scaling.machines_max, self.snapshot.hour_max);
+        let too_many = format!("there are {count} machines, and the maximum is {most}");
+        let too_dear = hour_max.map(|max| format!("its fleet costs {price} an hour, and {max} are allowed"));
+        for (at, worker) in staying {
+            let reason = match &too_dear {
+                _ if count > most as usize => too_many.clone(),
+                Some(too_dear) if hour_max.is_some_and(|max| price > max) => too_dear.clone(),
+                Some(_) | None => return,
+            };
+            (count, price) = (count - 1, price.minus(worker.price));
+            self.dismiss(at, &worker, reason);
+        }
+    }
+
+    /// Everything that is rented and meant to stay, fewest losses first: what is still starting has nothing to lose.
+    fn dismissal_order(&self) -> Vec<(usize, WorkerView)> {
+        let starting = self.unmoved(WorkerState::Spawning).into_iter().filter(|(_, worker)| worker.is_rented);
+        let starting = starting.map(|(at, worker)| (at, worker.clone()));
+        starting.chain(self.drain_order(|_| true)).collect()
+    }
+
+    fn dismiss(&mut self, at: usize, worker: &WorkerView, reason: String) {
+        if worker.state == WorkerState::Spawning {
+            let (worker, cause) = (worker.id.clone(), ReturnCause::OverLimit);
+            self.go(at, WorkerState::Terminated, CycleAction::Terminate { worker, cause, reason });
+        } else {
+            self.drain(at, worker, reason);
         }
     }
 

@@ -28,6 +28,7 @@ fn worker(id: &str, state: WorkerState) -> WorkerView {
         presence: Presence::Online,
         is_rented: true,
         counts_against_max: state != Terminated,
+        price: Money::from_micros(1_000_000),
         is_running: true,
         is_registered: true,
         start_check_passed: true,
@@ -423,8 +424,14 @@ proptest! {
         let plan = plan(NOW, &snapshot, &Settings { scaling: scaling.clone(), ..Settings::default() });
         let (active, capacity) = (busy_count + idle_count, busy_count + idle_count + spawning);
         let ideal = min.max(queued.div_ceil(per)).min(max);
-        let drained = active.saturating_sub(ideal).min(idle_count);
-        let wanted = documented(queued, capacity - drained, &scaling).min(max.saturating_sub(capacity));
+        // What is above the maximum goes first: what is starting, then idle, then busy.
+        let over = capacity.saturating_sub(max);
+        let given_up = over.min(spawning);
+        let over_active = over - given_up;
+        let idle_left = idle_count.saturating_sub(over_active);
+        let drained = over_active + (active - over_active).saturating_sub(ideal).min(idle_left);
+        let staying = capacity - given_up - drained;
+        let wanted = documented(queued, staying, &scaling).min(max.saturating_sub(capacity));
         let spawned: u32 = plan.actions.iter().map(|action| match action {
             CycleAction::Spawn { count, .. } => *count,
             _ => 0,

@@ -30,7 +30,6 @@ pub(super) enum FleetEvent<'a> {
     MachineOrphan {
         fleet: &'a FleetId,
         pod: &'a Pod,
-        lists: u32,
         reason: String,
     },
     MachineAlarm {
@@ -83,12 +82,11 @@ impl<'a> FleetEvent<'a> {
                 Kind::MachineUnreliable,
                 [("machine", machine.as_str().into()), ("stale_in_an_hour", stale_in_an_hour.into())],
             ),
-            FleetEvent::MachineOrphan { fleet, pod, lists, reason } => It::new(
+            FleetEvent::MachineOrphan { fleet, pod, reason } => It::new(
                 Kind::MachineOrphan,
                 [
                     ("fleet", fleet.as_str().into()),
                     ("pod", pod.id.as_str().into()),
-                    ("lists", lists.into()),
                     ("reason", reason.into()),
                 ],
             ),

@@ -43,6 +43,22 @@ impl Plane {
         self.fleets.held_back(id)
     }
 
+    /// Why this fleet gets no new machines at all, whether it wants one or not: for people who look at the fleet, and
+    /// for jobs that wait.
+    pub fn fleet_problem(&self, now: Timestamp, id: &FleetId) -> Option<String> {
+        let (fleet, settings) = (self.fleets.state(id), self.settings.fleet(id)?);
+        if !settings.can_rent {
+            return None;
+        }
+        let paused = || fleet.paused.as_ref().map(|reason| format!("the fleet is paused: {reason}"));
+        let is_closed = fleet.machines == Some(0) || settings.scaling.machines_max == 0;
+        let closed = || is_closed.then(|| "the fleet is scaled to 0 machines".to_owned());
+        let spent = || self.fleets.is_spent(now, &fleet, settings);
+        let hold = || fleet.creation_hold(now);
+        let brake = || fleet.creation.is_on(now).then(|| fleet.creation.reason(now)).flatten();
+        fleet.key_problem().or_else(paused).or_else(closed).or_else(spent).or_else(hold).or_else(brake)
+    }
+
     /// Hourly price of a machine: the provider's, else that of its offer, else the configured maximum.
     pub fn price(&self, rental: &Rental) -> Option<Money> {
         self.fleets.price(rental, &self.settings)
@@ -53,9 +69,9 @@ impl Plane {
         self.fleets.hourly_price(id, &self.settings)
     }
 
-    /// Cost of a machine within the window.
-    pub fn machine_cost(&self, rental: &Rental, window: CostWindow, now: Timestamp) -> Money {
-        self.fleets.machine_cost(rental, window, now, &self.settings)
+    /// Cost of a machine since its request.
+    pub fn machine_cost(&self, rental: &Rental, now: Timestamp) -> Money {
+        self.fleets.machine_cost(rental, now, &self.settings)
     }
 
     /// Cost of a fleet within the window.

@@ -15,12 +15,12 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use self::lists::{Lists, Orphan};
+use self::lists::Lists;
 use super::{FleetEvent, Outbox};
 use crate::cycle::CyclePlan;
 use crate::document::{Collection, Document};
 use crate::fleet::{Fleet, FleetOrder};
-use crate::id::{FleetId, MachineId, PodId, Shape, WorkerId};
+use crate::id::{FleetId, MachineId, Shape, WorkerId};
 use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::PodTag;
@@ -45,8 +45,6 @@ pub(super) struct Fleets {
     rentals: BTreeMap<MachineId, Rental>,
     /// The workers on each rented machine.
     workers_on: BTreeMap<MachineId, BTreeSet<WorkerId>>,
-    /// Pods with our tag that have no record.
-    orphans: BTreeMap<PodId, Orphan>,
     /// What each provider has answered since this plane started.
     lists: BTreeMap<FleetId, Lists>,
     /// Progress of installing a worker on machines whose image starts none.
@@ -141,7 +139,7 @@ impl Fleets {
 
     /// Pods of a fleet with our tag that have no record.
     pub(super) fn orphans(&self, fleet: &FleetId) -> usize {
-        self.orphans.values().filter(|orphan| orphan.fleet == *fleet).count()
+        self.states.get(fleet).map_or(0, |fleet| fleet.orphans.len())
     }
 
     /// Progress of installing a worker on this machine, if that is needed.
@@ -234,7 +232,7 @@ impl Fleets {
             FleetOrder::ResetBrake => {
                 fleet.creation.reset();
                 fleet.avoided.clear();
-                (fleet.creation_paused, fleet.quiet_until) = (None, None);
+                (fleet.creation_paused, fleet.quiet_until, fleet.key_refusal) = (None, None, None);
                 ("brake lifted", None)
             }
         };

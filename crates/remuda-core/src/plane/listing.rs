@@ -6,7 +6,7 @@ use crate::alarm::Alarm;
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, WorkerId};
 use crate::machine::{Presence, WorkerState};
-use crate::provider::{BootstrapError, Pod, PodStatus, ProviderCall, ProviderError};
+use crate::provider::{BootstrapError, LISTS_UNHEARD_MIN, Pod, PodStatus, ProviderCall, ProviderError};
 use crate::rental::{Bootstrap, RentalPhase, ReturnCause, Sighting};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
@@ -18,21 +18,24 @@ impl Plane {
         id: &FleetId,
         result: Result<Vec<Pod>, ProviderError>,
     ) {
-        self.fleets.list_answered(now, id, result.is_ok());
+        let asked_at = self.fleets.list_answered(now, id, result.is_ok());
         let pods = match result {
             Ok(pods) => pods,
-            Err(fault) => return self.fleets.provider_failed(now, id, "list", &fault, &mut self.outbox),
+            Err(fault) => {
+                let call = ("list", asked_at);
+                return self.fleets.provider_failed(now, id, call, &fault, &mut self.outbox);
+            }
         };
         self.fleets.provider_answered(id, &mut self.outbox);
         let Some(settings) = self.settings.fleet(id).cloned() else { return };
         let (ours, strays) = self.fleets.split_pods(id, pods, &self.settings);
         let is_doubtful = self.fleets.check_list(now, &settings, &ours, &mut self.outbox);
-        self.fleets.match_pods(now, id, &ours, is_doubtful, &mut self.outbox);
+        self.fleets.match_pods(now, id, (&ours, is_doubtful), &self.settings, &mut self.outbox);
         for (machine, pod) in &ours {
             self.judge_pod(now, machine, pod);
         }
         if !is_doubtful {
-            self.fleets.track_orphans(now, &settings, &strays, &mut self.outbox);
+            self.fleets.track_orphans(now, &settings, strays, &self.settings, &mut self.outbox);
         }
         self.judge_machines(now, &settings);
     }
@@ -53,7 +56,7 @@ impl Plane {
             // Ordered, searched for long enough and never seen. If it appears later, it is an orphan.
             let is_myth = rental.is_returning()
                 && rental.pod().is_none()
-                && rental.missed() >= 2
+                && rental.missed() >= LISTS_UNHEARD_MIN
                 && now.since(rental.wanted_at) >= settings.limits.lost_create_timeout;
             if is_myth {
                 self.forget_rental(now, &machine, "never seen");

@@ -27,14 +27,14 @@ impl Plane {
                 Err(fault) if fault.class == ProviderErrorClass::NotFound => {
                     self.fleets.provider_answered(fleet, &mut self.outbox);
                 }
-                Err(fault) => self.fleets.provider_failed(now, fleet, "return", &fault, &mut self.outbox),
+                Err(fault) => self.fleets.provider_failed(now, fleet, ("return", None), &fault, &mut self.outbox),
             },
             ProviderEvent::Priced { result: Ok(prices) } => {
                 self.fleets.provider_answered(fleet, &mut self.outbox);
                 self.fleets.set_prices(fleet, prices, &mut self.outbox);
             }
             ProviderEvent::Priced { result: Err(fault) } => {
-                self.fleets.provider_failed(now, fleet, "price", &fault, &mut self.outbox);
+                self.fleets.provider_failed(now, fleet, ("price", None), &fault, &mut self.outbox);
             }
             ProviderEvent::Bootstrapped { machine, result } => self.prepared(now, &machine, result),
         }
@@ -43,13 +43,13 @@ impl Plane {
     }
 
     fn rent_succeeded(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
-        if self.fleets.pod_created(now, machine, pod, &mut self.outbox) {
+        if self.fleets.pod_created(now, machine, pod, &self.settings, &mut self.outbox) {
             self.judge_pod(now, machine, pod);
         }
     }
 
     fn rent_failed(&mut self, now: Timestamp, id: &FleetId, machine: &MachineId, fault: &ProviderError) {
-        self.fleets.provider_failed(now, id, "rent", fault, &mut self.outbox);
+        self.fleets.provider_failed(now, id, ("rent", None), fault, &mut self.outbox);
         if self.fleets.pod_not_created(now, machine, fault, &self.settings, &mut self.outbox) {
             self.forget_rental(now, machine, &format!("not created: {fault}"));
         }
@@ -64,8 +64,12 @@ impl Plane {
         let fleet = self.fleet(&rental.fleet);
         let settings = self.settings.fleet(&rental.fleet);
         let ordered = offered_kind(&rental.offer);
-        let allowed =
-            settings.and_then(|settings| self.fleets.price_of(settings, &rental.offer)).or(rental.price);
+        // A new machine has to be what was agreed. For one that works already only the operator's limit counts: prices
+        // change, and it takes its attempts with it.
+        let is_new = !rental.was_up();
+        let price_max = settings.and_then(|settings| settings.price_max);
+        let agreed = || settings.and_then(|settings| self.fleets.price_of(settings, &rental.offer));
+        let allowed = if is_new { agreed().or(rental.price) } else { price_max };
         let wrong = if !pod.kind.is_empty() && !ordered.is_empty() && pod.kind != ordered {
             let why = format!("{} was delivered in place of {ordered}", pod.kind);
             Some((AttemptVerdict::MachineRefused, why))
@@ -74,13 +78,15 @@ impl Plane {
             Some((AttemptVerdict::MachineRefused, why))
         } else {
             // A machine that is already working has proven itself.
-            let is_new = rental.phase() == RentalPhase::Made;
             let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
             host.map(|host| {
                 (AttemptVerdict::MachineLost, format!("its host {host} had a bad machine recently"))
             })
         };
-        if let Some((verdict, wrong)) = wrong {
+        if let Some((_, dearer)) = wrong.as_ref().filter(|_| rental.phase() == RentalPhase::Up) {
+            return self.drain_rental(now, machine, None, &dearer.clone());
+        }
+        if let Some((verdict, wrong)) = wrong.filter(|_| is_new) {
             return self.give_up(now, machine, verdict, &wrong);
         }
         self.prepare(now, machine, pod);

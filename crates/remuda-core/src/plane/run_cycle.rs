@@ -12,6 +12,7 @@ use crate::alarm::Alarm;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
 use crate::machine::{Presence, WorkerState};
+use crate::money::Money;
 use crate::record::Record;
 use crate::rental::ReturnCause;
 use crate::scale::ScalingDirection;
@@ -78,6 +79,7 @@ impl Plane {
             presence: worker.presence,
             is_rented: false,
             counts_against_max: worker.state.is_capacity(),
+            price: Money::ZERO,
             is_running: true,
             is_registered: true,
             start_check_passed: true,

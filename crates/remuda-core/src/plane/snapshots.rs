@@ -60,6 +60,8 @@ impl Plane {
             creation_hold: self.fleets.creation_hold(now, fleet, settings),
             affordable: self.fleets.affordable(now, fleet, settings),
             spent: self.fleets.is_spent(now, fleet, settings),
+            hour_max: settings.hour_max,
+            problem: fleet.key_problem(),
         }
     }
 
@@ -80,6 +82,7 @@ impl Plane {
             presence: machine::machine_presence(there().map(|worker| worker.presence)),
             is_rented: true,
             counts_against_max: true,
+            price: self.price(rental).unwrap_or_default(),
             is_running: rental.running_at().is_some(),
             is_registered: there().next().is_some_and(|_| rental.joined_at().is_some()),
             start_check_passed: there()

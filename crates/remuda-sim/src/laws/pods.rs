@@ -61,8 +61,6 @@ pub(super) struct Pods {
 /// twice over, and the calls for its machines.
 const CALLS_MAX: usize = 260;
 const WINDOW: u64 = 600_000;
-/// How long the plane waits after a refused key, unless an operator orders otherwise.
-const REFUSED_KEY_WAIT: u64 = 290_000;
 /// Pods without a record, and records without a pod, are resolved within this time after the storm.
 const RESOLVED_WITHIN: u64 = 360_000;
 /// The longest wait of the creation brake plus the start of a working machine.
@@ -144,7 +142,6 @@ impl Laws {
             Some(ProviderError { class: ProviderErrorClass::RateLimited, wait: Some(wait), .. }) => {
                 at + wait.as_millis() as u64
             }
-            Some(ProviderError { class: ProviderErrorClass::Auth, .. }) => at + REFUSED_KEY_WAIT,
             _ => 0,
         };
         self.pods.quiet_until.insert(fleet.clone(), until);

@@ -3,9 +3,10 @@
 
 use super::Fleets;
 use crate::cost::CostWindow;
-use crate::fleet::{DAY, Fleet, FleetSettings, day_of};
-use crate::id::FleetId;
+use crate::fleet::{DAY, Fleet, FleetSettings, SpentDay, day_of};
+use crate::id::{FleetId, MachineId};
 use crate::money::Money;
+use crate::orphan::Orphan;
 use crate::plane::Outbox;
 use crate::rental::Rental;
 use crate::settings::Settings;
@@ -29,8 +30,7 @@ impl Fleets {
     /// Hourly price of all machines of a fleet, in every phase, and of its orphans.
     pub(in crate::plane) fn rate_of(&self, fleet: &Fleet, settings: &FleetSettings) -> Money {
         let price = |rental: &Rental| rental.price.or_else(|| self.price_of(settings, &rental.offer));
-        let orphans = self.orphans.values().filter(|orphan| orphan.fleet == settings.id);
-        let orphan_prices = orphans.filter_map(|orphan| orphan.price(fleet, settings));
+        let orphan_prices = fleet.orphans.values().filter_map(|orphan| orphan.price(&fleet.prices, settings));
         self.of_fleet(&settings.id).filter_map(price).chain(orphan_prices).sum()
     }
 
@@ -42,19 +42,14 @@ impl Fleets {
         }
     }
 
-    /// Cost of a machine within the window.
-    pub(in crate::plane) fn machine_cost(
-        &self,
-        rental: &Rental,
-        window: CostWindow,
-        now: Timestamp,
-        settings: &Settings,
-    ) -> Money {
-        self.price(rental, settings).unwrap_or_default().over(window.overlap(rental.wanted_at, now))
+    /// Cost of a machine since its request.
+    pub(in crate::plane) fn machine_cost(&self, rental: &Rental, now: Timestamp, settings: &Settings) -> Money {
+        rental.cost(now, self.price(rental, settings).unwrap_or_default())
     }
 
-    /// Cost of a fleet within the window. Machines that are gone are kept by the hour, and further back by the day;
-    /// every hour or day that the window touches counts.
+    /// Cost of a fleet within the window: what its machines and orphans have cost since their last price change, and
+    /// what is booked. That is kept by the hour, and further back by the day; every hour or day that the window touches
+    /// counts.
     pub(in crate::plane) fn spent(
         &self,
         id: &FleetId,
@@ -62,28 +57,62 @@ impl Fleets {
         now: Timestamp,
         settings: &Settings,
     ) -> Money {
-        let there = self.of_fleet(id).map(|rental| self.machine_cost(rental, window, now, settings));
-        let gone = self.states.get(id).map_or(Money::ZERO, |fleet| fleet.cost_within(window));
-        there.sum::<Money>().plus(gone)
+        let there = self.of_fleet(id).map(|rental| {
+            rental.unbooked(window, now, self.price(rental, settings).unwrap_or_default())
+        });
+        let booked = self.states.get(id).map_or(Money::ZERO, |fleet| fleet.cost_within(window));
+        there.sum::<Money>().plus(self.orphans_cost(id, window, now, settings.fleet(id))).plus(booked)
     }
 
     /// Cost of a fleet since the day began.
     pub(in crate::plane) fn spent_today(&self, now: Timestamp, settings: &FleetSettings) -> Money {
         let (day, began) = day_of(now);
+        let window = CostWindow { from: began, until: now };
         let fleet = self.states.get(&settings.id);
-        let gone = fleet.and_then(|fleet| fleet.spent.get(&day)).copied().unwrap_or_default();
+        let booked = fleet.and_then(|fleet| fleet.spent.get(&day)).copied().unwrap_or_default();
         let price = |rental: &Rental| rental.price.or_else(|| self.price_of(settings, &rental.offer));
         let there = self.of_fleet(&settings.id);
-        gone.plus(there.filter_map(|rental| Some(rental.cost_since(began, now, price(rental)?))).sum())
+        let there = there.filter_map(|rental| Some(rental.unbooked(window, now, price(rental)?)));
+        booked.plus(there.sum()).plus(self.orphans_cost(&settings.id, window, now, Some(settings)))
+    }
+
+    /// Cost of a fleet's orphans within the window.
+    fn orphans_cost(
+        &self,
+        id: &FleetId,
+        window: CostWindow,
+        now: Timestamp,
+        settings: Option<&FleetSettings>,
+    ) -> Money {
+        let Some((fleet, settings)) = self.states.get(id).zip(settings) else { return Money::ZERO };
+        let price = |orphan: &Orphan| orphan.price(&fleet.prices, settings).unwrap_or_default();
+        let cost = |orphan: &Orphan| orphan.unbooked(window, now, price(orphan));
+        fleet.orphans.values().map(cost).sum()
+    }
+
+    /// Books what a machine has cost until now, at its present price.
+    pub(super) fn book(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) {
+        let Some(rental) = self.rentals.get(machine) else { return };
+        let (id, price) = (rental.fleet.clone(), self.price(rental, settings).unwrap_or_default());
+        let Some(rental) = self.rentals.get_mut(machine) else { return };
+        let from = rental.book(now, price);
+        self.state_mut(&id).record_cost(from, now, price);
+        self.store_fleet(&id, outbox);
     }
 
     /// Records which fleets have used up their daily budget.
     pub(in crate::plane) fn close_days(&mut self, now: Timestamp, settings: &Settings, outbox: &mut Outbox) {
         let (day, _) = day_of(now);
         for settings in settings.fleets.iter().filter(|it| it.day_max.is_some()) {
-            let fleet = self.state(&settings.id);
-            if fleet.spent_day != Some(day) && self.is_spent(now, &fleet, settings).is_some() {
-                self.state_mut(&settings.id).spent_day = Some(day);
+            let (fleet, max) = (self.state(&settings.id), settings.day_max.unwrap_or_default());
+            if !fleet.has_spent(day, max) && self.is_spent(now, &fleet, settings).is_some() {
+                self.state_mut(&settings.id).spent_day = Some(SpentDay { day, max });
                 self.store_fleet(&settings.id, outbox);
             }
         }
@@ -101,9 +130,9 @@ impl Fleets {
         let left = began.plus(DAY).since(now);
         let spent = self.spent_today(now, settings);
         let owed = self.rate_of(fleet, settings).over(settings.scaling.drain_timeout.min(left));
-        // Once the budget is used up it stays so for the day; otherwise the reserve kept for draining would be spent
-        // again.
-        let is_over = fleet.spent_day == Some(day) || spent.plus(owed) > max;
+        // Once the budget is used up it stays so for the day, unless it is raised; otherwise the reserve kept for
+        // draining would be spent again.
+        let is_over = fleet.has_spent(day, max) || spent.plus(owed) > max;
         is_over.then(|| format!("{spent} of {max} a day are spent"))
     }
 

@@ -1,18 +1,17 @@
 //! Lists of pods, and timed provider calls: lists, prices, returns.
 //!
-//! A pod that a list shows exists. A missing pod counts as gone after two lists in a row and a grace period; an
-//! orphan, known from lists only, after five. If most expected pods are missing at once, the list is doubted instead.
+//! A pod that a list shows exists. A missing pod counts as gone after two lists in a row and a grace period; one that is
+//! known from lists only (an orphan, or a machine that has not joined) after five. If most expected pods are missing at once, the list is doubted instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Fleets;
-use crate::fleet::{Fleet, FleetSettings};
+use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId};
-use crate::money::Money;
 use crate::plane::{FleetEvent, Outbox};
-use crate::provider::{Pod, PodTag, ProviderCall, offered_kind};
-use crate::rental::{LISTS_MIN, Rental, RentalState};
+use crate::provider::{LISTS_MIN, Pod, PodTag, ProviderCall, ProviderError};
+use crate::rental::{Rental, RentalState};
 use crate::settings::Settings;
 use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
@@ -24,9 +23,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 const PRICES_EVERY: Duration = Duration::from_secs(3600);
 /// With a budget, nothing can be rented until the price is known.
 const PRICES_MISSING: Duration = Duration::from_secs(60);
-/// Lists in a row that must lack most expected pods before they are believed; also for an orphan, which is known from
-/// lists only. An orphan forgotten too early would free its budget while it still bills, and restart its grace
-/// period.
+/// Lists in a row that must lack most expected pods before they are believed.
 const DOUBTS_MAX: u32 = 5;
 /// A single missing pod is normal.
 const MISSING_MIN: usize = 2;
@@ -57,36 +54,35 @@ impl Lists {
     }
 }
 
-/// A pod with our tag that has no record.
-#[derive(Clone, Debug)]
-pub(super) struct Orphan {
-    pub(super) fleet: FleetId,
-    kind: String,
-    /// It bills until it is gone.
-    price: Option<Money>,
-    since: Timestamp,
-    lists: u32,
-    /// Lists in a row that did not show it.
-    missed: u32,
-}
-
-impl Orphan {
-    /// Its hourly price: as reported, else that of its kind, else the highest of the fleet.
-    pub(super) fn price(&self, fleet: &Fleet, settings: &FleetSettings) -> Option<Money> {
-        let its_kind = fleet.prices.iter().filter(|(offer, _)| offered_kind(offer) == self.kind);
-        let likely = its_kind.map(|(_, price)| *price).max();
-        self.price.or(likely).or_else(|| fleet.prices.values().copied().max()).or(settings.price_max)
-    }
-}
-
 impl Fleets {
-    /// Takes note of the answer to a list call.
-    pub(in crate::plane) fn list_answered(&mut self, now: Timestamp, id: &FleetId, is_complete: bool) {
+    /// Takes note of the answer to a list call; returns when it was requested.
+    pub(in crate::plane) fn list_answered(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        is_complete: bool,
+    ) -> Option<Timestamp> {
         let lists = self.lists.entry(id.clone()).or_default();
-        (lists.asked_at, lists.answered_at) = (None, Some(now));
+        let asked_at = lists.asked_at.take();
+        lists.answered_at = Some(now);
         lists.is_known = is_complete;
         lists.complete = lists.complete.saturating_add(u32::from(is_complete));
         lists.failed = if is_complete { 0 } else { lists.failed.saturating_add(1) };
+        asked_at
+    }
+
+    /// The provider refused the key. The next list confirms that, or shows that it was a mistake.
+    pub(in crate::plane) fn key_refused(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        fault: &ProviderError,
+        list_asked_at: Option<Timestamp>,
+    ) {
+        let since = self.states.get(id).and_then(|fleet| fleet.key_refusal.as_ref()).map(|it| it.since);
+        let is_later = list_asked_at.zip(since).is_some_and(|(asked_at, since)| asked_at >= since);
+        self.state_mut(id).key_refused(now, &fault.message, is_later);
+        self.lists.entry(id.clone()).or_default().is_urgent = true;
     }
 
     /// A worker's connection dropped: if its machine is rented, the provider may know why. False if it is not.
@@ -192,12 +188,15 @@ impl Fleets {
         &mut self,
         now: Timestamp,
         id: &FleetId,
-        ours: &BTreeMap<MachineId, Pod>,
-        is_doubtful: bool,
+        (ours, is_doubtful): (&BTreeMap<MachineId, Pod>, bool),
+        settings: &Settings,
         outbox: &mut Outbox,
     ) {
         let machines: Vec<_> = self.of_fleet(id).map(|rental| rental.machine.clone()).collect();
         for machine in machines {
+            if let Some(pod) = ours.get(&machine) {
+                self.book_repriced(now, &machine, pod, settings, outbox);
+            }
             let Some(rental) = self.rentals.get_mut(&machine) else { continue };
             let before = rental.clone();
             let has_moved = match ours.get(&machine) {
@@ -218,48 +217,49 @@ impl Fleets {
         }
     }
 
-    /// Pods with our tag and without a record are returned after a grace period.
+    /// Pods with our tag and without a record are returned after a grace period. Until then, and until they are known to
+    /// be gone, they take capacity and money.
     pub(in crate::plane) fn track_orphans(
         &mut self,
         now: Timestamp,
         settings: &FleetSettings,
-        strays: &[Pod],
+        mut strays: Vec<Pod>,
+        all: &Settings,
         outbox: &mut Outbox,
     ) {
         let id = &settings.id;
-        let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
-        // An orphan takes capacity and budget until it is known to be gone.
-        self.orphans.retain(|pod, orphan| {
-            if orphan.fleet == *id {
-                orphan.missed = if there.contains(pod) { 0 } else { orphan.missed + 1 };
-            }
-            orphan.missed < DOUBTS_MAX
+        // The pods of a fleet that was removed appear in the lists of all others: the first one looks after them.
+        strays.retain(|pod| {
+            let others = self.states.iter().filter(|(other, _)| *other != id && all.fleet(other).is_some());
+            !others.into_iter().any(|(_, fleet)| fleet.orphans.contains_key(&pod.id))
         });
-        for pod in strays {
-            let (fleet, kind) = (id.clone(), pod.kind.clone());
-            let fresh = Orphan { fleet, kind, price: None, since: now, lists: 0, missed: 0 };
-            let orphan = self.orphans.entry(pod.id.clone()).or_insert(fresh);
-            orphan.lists += 1;
-            orphan.price = pod.price.filter(|price| *price > Money::ZERO).or(orphan.price);
-            let (since, lists) = (orphan.since, orphan.lists);
-            let is_over = now.since(since) >= settings.limits.orphan_grace && lists >= 2;
-            let can_call_provider = self.states.get(id).is_none_or(|fleet| fleet.can_call_provider(now));
-            if is_over && can_call_provider {
-                orphan_returned(now, id, pod, lists, outbox);
+        let can_call_provider = self.state(id).can_call_provider(now);
+        let fleet = self.state_mut(id);
+        let before = fleet.orphans.clone();
+        fleet.track_orphans(now, settings, &strays);
+        for pod in &strays {
+            let is_due = fleet.orphans.get(&pod.id).is_some_and(|orphan| orphan.is_due(now, settings));
+            if is_due && can_call_provider {
+                orphan_returned(now, id, pod, outbox);
             }
+        }
+        if fleet.orphans != before {
+            self.store_fleet(id, outbox);
         }
     }
 
     fn request_list(&mut self, now: Timestamp, settings: &FleetSettings, outbox: &mut Outbox) -> Timestamp {
         let is_moving = self.of_fleet(&settings.id).any(|rental| match rental.state() {
             RentalState::Lost { .. } | RentalState::Returning { .. } => true,
-            RentalState::Made { .. } => rental.running_at().is_none() || settings.needs_bootstrap,
+            RentalState::Made { .. } => {
+                rental.missed() > 0 || rental.running_at().is_none() || settings.needs_bootstrap
+            }
             RentalState::Up { .. } | RentalState::Draining { .. } => {
                 rental.missed() > 0 || rental.pod().is_some_and(|pod| pod.ended() > 0)
             }
             RentalState::Wanted => false,
         });
-        let has_orphans = self.orphans.values().any(|orphan| orphan.fleet == settings.id);
+        let has_orphans = self.orphans(&settings.id) > 0;
         let (every, is_restored) = (settings.limits.list_every, self.is_restored);
         let lists = self.lists.entry(settings.id.clone()).or_default();
         // Connections drop often; they never make lists more frequent than this.
@@ -328,9 +328,9 @@ impl Fleets {
     }
 }
 
-fn orphan_returned(now: Timestamp, id: &FleetId, pod: &Pod, lists: u32, outbox: &mut Outbox) {
+fn orphan_returned(now: Timestamp, id: &FleetId, pod: &Pod, outbox: &mut Outbox) {
     let reason = format!("pod {} is called {} and has no record here", pod.id, pod.tag);
-    outbox.publish(now, FleetEvent::MachineOrphan { fleet: id, pod, lists, reason });
+    outbox.publish(now, FleetEvent::MachineOrphan { fleet: id, pod, reason });
     outbox.call_provider(id, ProviderCall::Return { pod: pod.id.clone() });
 }
 

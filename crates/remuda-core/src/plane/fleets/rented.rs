@@ -78,8 +78,10 @@ impl Fleets {
         now: Timestamp,
         machine: &MachineId,
         pod: &Pod,
+        settings: &Settings,
         outbox: &mut Outbox,
     ) -> bool {
+        self.book_repriced(now, machine, pod, settings, outbox);
         let Some(rental) = self.rentals.get_mut(machine).filter(|rental| rental.tag == pod.tag) else {
             return false;
         };
@@ -122,7 +124,8 @@ impl Fleets {
                 fleet.avoid(now, &offer, wait.min(CAPACITY_WAIT), &fault.to_string());
             }
             ProviderErrorClass::Denied => fleet.avoid(now, &offer, wait, &fault.to_string()),
-            ProviderErrorClass::RateLimited | ProviderErrorClass::Auth | ProviderErrorClass::Billing => {}
+            ProviderErrorClass::RateLimited | ProviderErrorClass::Billing => {}
+            // `Auth` counts, too: a key may be allowed to list and not to create.
             _ => drop(fleet.creation.failed(now, &fault.to_string())),
         }
         self.store_fleet(&id, outbox);
@@ -168,16 +171,28 @@ impl Fleets {
         settings: &Settings,
         outbox: &mut Outbox,
     ) -> BTreeSet<WorkerId> {
+        if self.rentals.get(machine).is_some_and(|rental| rental.pod().is_some()) {
+            self.book(now, machine, settings, outbox);
+        }
         let Some(rental) = self.rentals.remove(machine) else { return BTreeSet::new() };
         self.bootstraps.remove(machine);
-        let price = self.price(&rental, settings).unwrap_or_default();
-        if rental.pod().is_some() {
-            self.state_mut(&rental.fleet).record_cost(rental.wanted_at, now, price);
-            self.store_fleet(&rental.fleet, outbox);
-        }
         outbox.record(Record::DocumentDeleted { collection: Collection::Machine, id: machine.to_string() });
         outbox.publish(now, FleetEvent::MachineGone { rental: &rental, reason });
         self.workers_on.remove(machine).unwrap_or_default()
+    }
+
+    /// If the provider shows another price than before, books the cost until now at the former one.
+    pub(super) fn book_repriced(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        pod: &Pod,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) {
+        if self.rentals.get(machine).is_some_and(|rental| rental.is_repriced(pod)) {
+            self.book(now, machine, settings, outbox);
+        }
     }
 
     /// A machine that was paid for and never worked: its offer and host are avoided for a while.
@@ -224,21 +239,23 @@ impl Fleets {
     }
 
     pub(in crate::plane) fn provider_answered(&mut self, id: &FleetId, outbox: &mut Outbox) {
-        let fleet = self.state_mut(id);
-        if fleet.quiet_until.is_some() {
-            fleet.answered();
+        if self.state_mut(id).answered() {
             self.store_fleet(id, outbox);
         }
     }
 
+    /// A call failed; `list_asked_at`: it was a list, requested then.
     pub(in crate::plane) fn provider_failed(
         &mut self,
         now: Timestamp,
         id: &FleetId,
-        call: &'static str,
+        (call, list_asked_at): (&'static str, Option<Timestamp>),
         fault: &ProviderError,
         outbox: &mut Outbox,
     ) {
+        if fault.class == ProviderErrorClass::Auth {
+            self.key_refused(now, id, fault, list_asked_at);
+        }
         self.state_mut(id).provider_failed(now, fault);
         self.store_fleet(id, outbox);
         outbox.publish(now, FleetEvent::Fault { fleet: id, call, fault });

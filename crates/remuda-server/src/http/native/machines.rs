@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use remuda_core::cost::CostWindow;
 use remuda_core::id::MachineId;
 use remuda_core::machine::{self, WorkerState};
 use remuda_core::plane::{Plane, PlaneEvent};
@@ -88,7 +87,6 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         })
     });
     let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let whole_life = CostWindow { from: rental.wanted_at, until: now };
     json!({
         "is_rented": true,
         "fleet": rental.fleet,
@@ -103,7 +101,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         "place": rental.pod().and_then(|pod| non_empty(&pod.place)),
         "host": rental.pod().and_then(|pod| pod.host.as_ref()),
         "price_dollars": plane.price(rental).map(dollars),
-        "cost_dollars": dollars(plane.machine_cost(rental, whole_life, now)),
+        "cost_dollars": dollars(plane.machine_cost(rental, now)),
         "waiting": waiting,
         "bootstrap": plane.bootstrap(&rental.machine).map(Bootstrap::describe),
         "drain_until": rental.drain_until().map(|until| until.to_string()),
