@@ -27,7 +27,9 @@ impl Plane {
                 Err(fault) if fault.class == ProviderErrorClass::NotFound => {
                     self.fleets.provider_answered(fleet, &mut self.outbox);
                 }
-                Err(fault) => self.fleets.provider_failed(now, fleet, ("return", None), &fault, &mut self.outbox),
+                Err(fault) => {
+                    self.fleets.provider_failed(now, fleet, ("return", None), &fault, &mut self.outbox)
+                }
             },
             ProviderEvent::Priced { result: Ok(prices) } => {
                 self.fleets.provider_answered(fleet, &mut self.outbox);

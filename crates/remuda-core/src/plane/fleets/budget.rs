@@ -43,7 +43,12 @@ impl Fleets {
     }
 
     /// Cost of a machine since its request.
-    pub(in crate::plane) fn machine_cost(&self, rental: &Rental, now: Timestamp, settings: &Settings) -> Money {
+    pub(in crate::plane) fn machine_cost(
+        &self,
+        rental: &Rental,
+        now: Timestamp,
+        settings: &Settings,
+    ) -> Money {
         rental.cost(now, self.price(rental, settings).unwrap_or_default())
     }
 
@@ -57,9 +62,9 @@ impl Fleets {
         now: Timestamp,
         settings: &Settings,
     ) -> Money {
-        let there = self.of_fleet(id).map(|rental| {
-            rental.unbooked(window, now, self.price(rental, settings).unwrap_or_default())
-        });
+        let there = self
+            .of_fleet(id)
+            .map(|rental| rental.unbooked(window, now, self.price(rental, settings).unwrap_or_default()));
         let booked = self.states.get(id).map_or(Money::ZERO, |fleet| fleet.cost_within(window));
         there.sum::<Money>().plus(self.orphans_cost(id, window, now, settings.fleet(id))).plus(booked)
     }
