@@ -67,6 +67,7 @@ mod run_cycle;
 mod snapshots;
 mod submit;
 mod trust;
+mod waiting;
 mod why;
 mod workers;
 

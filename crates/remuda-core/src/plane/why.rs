@@ -1,11 +1,9 @@
 //! Explains a job's state: every worker and why it cannot take the job, every attempt, and one sentence for people.
 //! Read-only.
 
-use std::collections::BTreeMap;
-
 use serde::Serialize;
 
-use super::{PassedOver, Plane};
+use super::{PassedOver, Plane, waiting};
 use crate::id::{JobId, Shape, WorkerId};
 use crate::job::{Job, JobState, retry_reason};
 use crate::need::Mismatch;
@@ -206,13 +204,7 @@ impl Plane {
                 fit.len()
             );
         }
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        for reason in fit {
-            *counts.entry(reason.to_string()).or_default() += 1;
-        }
-        let listed: Vec<_> =
-            counts.iter().take(3).map(|(reason, count)| format!("{count} {reason}")).collect();
-        format!("no matching worker is ready: {}", listed.join("; "))
+        waiting::summary(&fit)
     }
 }
 

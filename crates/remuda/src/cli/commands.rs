@@ -24,8 +24,8 @@ use serde_json::Value;
 
 use super::{Client, Connection};
 use remuda_net::clock::Clock;
-use remuda_net::terminal::escape_control;
-use remuda_net::terminal::print_line;
+use remuda_net::terminal::{escape_control, print_line, table};
+use remuda_net::text::one_line;
 
 pub(super) use self::affinities::AffinitiesCommand;
 pub(super) use self::blobs::BlobsCommand;
@@ -44,6 +44,8 @@ pub(super) use self::workers::WorkersCommand;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How much of a shape tables show; commands accept any unique prefix.
 const SHAPE_DIGITS: usize = 12;
+/// How much of a sentence tables show.
+const SENTENCE_CHARS_MAX: usize = 120;
 
 /// Sends a request with query parameters.
 async fn request(
@@ -73,6 +75,17 @@ pub(super) fn cell(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// A table whose last column is a sentence, shown as one line: a CUDA error has thirty. `remuda why JOB --verbose` shows
+/// the whole of it, `--json` too.
+fn table_with_reason(titles: &[&str], mut rows: Vec<Vec<String>>) -> String {
+    for row in &mut rows {
+        if let Some(reason) = row.last_mut() {
+            *reason = one_line(reason, SENTENCE_CHARS_MAX);
+        }
+    }
+    table(titles, &rows)
 }
 
 fn short_shape(value: &Value) -> String {

@@ -250,7 +250,7 @@ fn a_flapping_worker_waits_before_it_gets_work_and_then_gets_one_job_at_a_time()
     let jobs = [story.submit("s"), story.submit("t"), story.submit("u")];
     story.work_to(44, &["a"]);
     story.are(&jobs, "queued");
-    assert!(story.why(jobs[0]).contains("1 is on probation until 1970-01-01T00:00:45.000Z"));
+    assert!(story.why(jobs[0]).contains("1 is on probation; next: a trial at 1970-01-01T00:00:45.000Z"));
     story.work_to(60, &["a"]);
     story.is(jobs[0], "running");
     story.are(&jobs[1..], "queued");
@@ -270,7 +270,10 @@ fn a_draining_worker_finishes_what_it_holds_and_gets_nothing_new() {
     story.work_to(20, &["a"]);
     assert_eq!(story.complete("a", held), "recorded");
     story.is(waiting, "queued");
-    assert_eq!(story.why(waiting), "no matching worker is ready: 1 is draining");
+    assert_eq!(
+        story.why(waiting),
+        "no matching worker is ready: 1 is draining; next: start a worker that can run it"
+    );
     story.join("b");
     story.is(waiting, "running on b, attempt 1");
 }

@@ -128,7 +128,7 @@ fn a_retry_goes_to_another_worker_and_waits_for_it_but_not_for_ever() {
     story.fail("a", job, Cause::Job);
     story.work_to(60, &["a", "b"]);
     story.is(job, "queued");
-    let why = "no matching worker is ready: 1 an attempt failed there, and others could take it; 1 is busy (1 of 1 slots)";
+    let why = "no matching worker is ready: 1 is busy, 1 failed it before; next: it starts when one of them is free";
     assert_eq!(story.why(job), why);
     story.work_to(65, &["a", "b"]);
     story.is(job, "running on a, attempt 2");

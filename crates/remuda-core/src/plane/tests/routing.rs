@@ -130,5 +130,5 @@ fn retry_does_not_wait_for_a_worker_that_takes_no_work() {
     story.is(job, "running on a, attempt 2");
     let other = story.submit("t");
     story.is(other, "queued");
-    assert!(story.why(other).contains("1 takes no work: its service is sick"));
+    assert!(story.why(other).contains("1 is sick (its service is sick)"));
 }

@@ -8,8 +8,8 @@ use remuda_core::id::WorkerId;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{cell, find_shape, rows, short_shape, show};
-use remuda_net::terminal::{escape_control, table};
+use super::{cell, find_shape, rows, short_shape, show, table_with_reason};
+use remuda_net::terminal::escape_control;
 
 #[derive(Debug, Args)]
 pub(crate) struct BlocksCommand {
@@ -56,7 +56,7 @@ fn list(blocks: &[Value]) -> String {
     if blocks.is_empty() {
         return "no blocks: every worker may run every shape".to_owned();
     }
-    table(&["WORKER", "SHAPE", "FAILURES", "BLOCKED", "REASON"], &blocks.iter().map(row).collect::<Vec<_>>())
+    table_with_reason(&["WORKER", "SHAPE", "FAILURES", "BLOCKED", "REASON"], blocks.iter().map(row).collect())
 }
 
 fn row(block: &Value) -> Vec<String> {

@@ -8,8 +8,8 @@ use remuda_core::id::FleetId;
 use serde_json::{Value, json};
 
 use super::super::{Client, Connection};
-use super::{cell, money, rows, show};
-use remuda_net::terminal::{escape_control, table};
+use super::{cell, money, rows, show, table_with_reason};
+use remuda_net::terminal::escape_control;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -124,7 +124,7 @@ fn list(fleets: &[Value]) -> String {
     }
     let titles =
         ["FLEET", "POLICY", "MIN", "MAX", "WANTED", "MACHINES", "QUEUED", "PER HOUR", "TODAY", "PROBLEM"];
-    table(&titles, &fleets.iter().map(row).collect::<Vec<_>>())
+    table_with_reason(&titles, fleets.iter().map(row).collect())
 }
 
 fn row(fleet: &Value) -> Vec<String> {

@@ -8,8 +8,8 @@ use remuda_core::time::Timestamp;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{ago, cell, money, now, rows, show};
-use remuda_net::terminal::{escape_control, table};
+use super::{ago, cell, money, now, rows, show, table_with_reason};
+use remuda_net::terminal::escape_control;
 
 #[derive(Debug, Args)]
 pub(crate) struct MachinesCommand {
@@ -45,7 +45,7 @@ fn list(machines: &[Value], now: Timestamp) -> String {
         "MACHINE", "FLEET", "STATE", "PRESENCE", "FOR", "GPU", "LOCATION", "PER HOUR", "COST", "WORKERS",
         "REASON",
     ];
-    table(&titles, &machines.iter().map(|machine| row(machine, now)).collect::<Vec<_>>())
+    table_with_reason(&titles, machines.iter().map(|machine| row(machine, now)).collect())
 }
 
 fn row(machine: &Value, now: Timestamp) -> Vec<String> {

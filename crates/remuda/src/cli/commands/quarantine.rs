@@ -7,8 +7,8 @@ use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{cell, find_shape, rows, short_shape, show};
-use remuda_net::terminal::{escape_control, table};
+use super::{cell, find_shape, rows, short_shape, show, table_with_reason};
+use remuda_net::terminal::escape_control;
 
 #[derive(Debug, Args)]
 pub(crate) struct QuarantineCommand {
@@ -53,7 +53,7 @@ fn list(shapes: &[Value]) -> String {
         return "no shape is suspected or quarantined".to_owned();
     }
     let titles = ["SHAPE", "STATE", "FAILED ON", "NEXT TRIAL", "TRIALS FAILED", "REASON"];
-    table(&titles, &shapes.iter().map(row).collect::<Vec<_>>())
+    table_with_reason(&titles, shapes.iter().map(row).collect())
 }
 
 fn row(shape: &Value) -> Vec<String> {

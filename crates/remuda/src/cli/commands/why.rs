@@ -8,13 +8,20 @@ use remuda_core::time::humanize;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{cell, parse_timestamp, rows, short_shape, show};
+use super::{cell, parse_timestamp, rows, short_shape, show, table_with_reason};
 use remuda_net::terminal::{escape_control, table};
+use remuda_net::text::one_line;
+
+/// How much of the first sentence is shown.
+const SENTENCE_CHARS_MAX: usize = 400;
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyCommand {
     /// The job
     job: JobId,
+    /// Show every message whole, with its line breaks
+    #[arg(long, short)]
+    verbose: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -23,7 +30,10 @@ impl WhyCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let why = client.get(&format!("/remuda/v1/jobs/{}/why", self.job)).await?;
-        show(&self.connection, &why, || explain_job(&why));
+        show(&self.connection, &why, || {
+            let messages = self.verbose.then(|| messages(rows(&why, "attempts"))).flatten();
+            [Some(explain_job(&why)), messages].into_iter().flatten().collect::<Vec<_>>().join("\n\n")
+        });
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -33,8 +43,8 @@ pub(crate) fn explain_job(why: &Value) -> String {
     let (state, reason) = (cell(&why["state"]), cell(&why["reason"]));
     // A reason such as "completed by red" contains the state already.
     let sentence = if reason.starts_with(&state) { reason } else { format!("{state}: {reason}") };
-    let mut parts =
-        vec![format!("job {}\n{}", escape_control(&cell(&why["job"])), escape_control(&sentence))];
+    let sentence = one_line(&sentence, SENTENCE_CHARS_MAX);
+    let mut parts = vec![format!("job {}\n{sentence}", escape_control(&cell(&why["job"])))];
     parts.push(attempts(rows(why, "attempts")));
     parts.extend(services(rows(why, "attempts")));
     let (failures, infra_failures) = (cell(&why["failures"]), cell(&why["infra_failures"]));
@@ -72,7 +82,19 @@ fn attempts(attempts: &[Value]) -> String {
             ]
         })
         .collect();
-    table(&["ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "VERDICT"], &rows)
+    table_with_reason(&["ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "VERDICT"], rows)
+}
+
+/// What ended each attempt, whole.
+fn messages(attempts: &[Value]) -> Option<String> {
+    let told = attempts.iter().filter(|attempt| attempt["message"].as_str().is_some_and(|it| !it.is_empty()));
+    let told = told.map(|attempt| {
+        let message = cell(&attempt["message"]);
+        let lines = message.lines().map(|line| format!("  {}", escape_control(line)));
+        format!("attempt {}:\n{}", cell(&attempt["attempt"]), lines.collect::<Vec<_>>().join("\n"))
+    });
+    let told: Vec<_> = told.collect();
+    (!told.is_empty()).then(|| told.join("\n"))
 }
 
 /// The service's view of each attempt that was submitted to it.
@@ -107,7 +129,7 @@ fn candidates(candidates: &[Value]) -> Option<String> {
             vec![cell(&candidate["worker"]), obstacle.to_owned()]
         })
         .collect();
-    Some(table(&["CANDIDATE", "OBSTACLE"], &rows))
+    Some(table_with_reason(&["CANDIDATE", "OBSTACLE"], rows))
 }
 
 /// The workers blocked for the job's shape, and how to lift a block.
@@ -115,7 +137,7 @@ fn blocks(blocks: &[Value]) -> Option<String> {
     let first = blocks.iter().find(|block| block["is_blocked"] == true)?;
     let (worker, shape) = (cell(&first["worker"]), short_shape(&first["shape"]));
     let titles = ["WORKER", "FAILURES", "BLOCKED", "REASON"];
-    let listed = table(&titles, &blocks.iter().map(block_row).collect::<Vec<_>>());
+    let listed = table_with_reason(&titles, blocks.iter().map(block_row).collect());
     Some(format!(
         "{listed}\n`remuda blocks lift {} {}` ends a block at once",
         escape_control(&worker),
@@ -159,6 +181,20 @@ ATTEMPT  WORKER  STARTED                   TOOK    CAUSE   VERDICT
 
 failures of the job: 0; of workers, services or the plane: 1";
         assert_eq!(explain_job(&why), expected);
+    }
+
+    #[test]
+    fn long_errors_are_one_line_and_whole_with_verbose() {
+        let error = format!("CUDA error: device-side assert triggered\nSearch for {}\nend", "x".repeat(500));
+        let why = json!({
+            "job": "j1", "state": "failed", "reason": format!("failed (job): {error}"), "failures": 1, "infra_failures": 0,
+            "attempts": [{ "attempt": 1, "worker": "red", "started_at": 1, "ended_at": 2, "message": error }],
+        });
+        let told = explain_job(&why);
+        assert_eq!(told.lines().count(), 7, "{told}");
+        assert!(told.lines().all(|line| line.chars().count() < 420), "{told}");
+        let whole = messages(rows(&why, "attempts")).unwrap();
+        assert!(whole.starts_with("attempt 1:\n  CUDA error") && whole.ends_with("\n  end"), "{whole}");
     }
 
     #[test]

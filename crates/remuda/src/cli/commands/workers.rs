@@ -7,8 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{cell, rows, short_duration, show};
-use remuda_net::terminal::table;
+use super::{cell, rows, short_duration, show, table_with_reason};
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkersCommand {
@@ -33,7 +32,7 @@ fn list(workers: &[Value]) -> String {
         "ID", "STATE", "PRESENCE", "SLOTS", "SEEN", "UPTIME", "STALE", "DONE", "FAILED", "LOST", "HOLDS",
         "REASON",
     ];
-    table(&titles, &workers.iter().map(row).collect::<Vec<_>>())
+    table_with_reason(&titles, workers.iter().map(row).collect())
 }
 
 fn row(worker: &Value) -> Vec<String> {
