@@ -149,6 +149,7 @@ fn done(job: JobId, attempt: remuda_core::id::Attempt) -> FinishedAttempt {
         cause: None,
         fault: None,
         node: None,
+        recovered: false,
         message: String::new(),
     }
 }

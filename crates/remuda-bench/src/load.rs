@@ -158,6 +158,7 @@ pub(crate) fn done(job: JobId, attempt: Attempt) -> FinishedAttempt {
         cause: None,
         fault: None,
         node: None,
+        recovered: false,
         message: String::new(),
     }
 }

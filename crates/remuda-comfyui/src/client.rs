@@ -3,6 +3,7 @@
 //! Every request has a timeout and every answer a size limit: a server that is loading a model does not answer for seconds,
 //! which says nothing about any job, and a history of ten thousand graphs must not fill our memory.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,12 +13,13 @@ use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::error::{ComfyuiError, innermost, not_connected, refused, unreadable};
 use super::history::{self, Entry};
 use super::queue::Queue;
 use super::tag::{PromptPhase, TaggedPrompt};
-use super::{ComfyuiTarget, json};
+use super::{ComfyuiTarget, json, prompt};
 
 /// A queue of two thousand small graphs has 1 MB; this is enough for a thousand of the largest published graphs.
 const LISTING_BYTES_MAX: usize = 128 << 20;
@@ -129,19 +131,17 @@ impl ComfyuiClient {
 
     /// Prompts that `worker` submitted: those in the queue, and those among the newest ended ones (oldest first).
     pub async fn tagged_prompts(&self, worker: &WorkerId) -> Result<Vec<TaggedPrompt>, ComfyuiError> {
-        let queue = self.queue().await?;
+        let queue: Queue<Box<RawValue>> = self.read("queue", &[]).await?;
         let newest = OURS_HISTORY_MAX.to_string();
         let ended = self.read::<history::Tags>("history", &[("max_items", &newest)]).await?;
-        let all = queue.tags().chain(ended.tags().map(|(id, tag)| (id, tag, PromptPhase::Ended)));
-        Ok(all
-            .filter(|(_, tag, _)| tag.worker == *worker)
-            .map(|(id, tag, phase)| TaggedPrompt {
-                id: id.to_owned(),
-                job: tag.job,
-                attempt: tag.attempt,
-                phase,
-            })
-            .collect())
+        let queued = queue.items().filter_map(|(item, phase)| {
+            let tag = item.tag().filter(|tag| tag.worker == *worker)?;
+            let nodes = item.graph().and_then(|graph| prompt::describe_graph(graph)).unwrap_or_default();
+            Some(TaggedPrompt::new(item.id()?, tag, phase, nodes))
+        });
+        let ended = ended.tags().filter(|(_, tag)| tag.worker == *worker);
+        let ended = ended.map(|(id, tag)| TaggedPrompt::new(id, tag, PromptPhase::Ended, BTreeMap::new()));
+        Ok(queued.chain(ended).collect())
     }
 
     /// Whether history contains this prompt. History holds ten thousand prompts and is lost when the server restarts.

@@ -10,7 +10,8 @@ use remuda_core::service::outputs::judge_success;
 use remuda_core::service::{ProbeResult, ServiceFailure};
 
 use super::message::ComfyuiMessage;
-use super::{PreparedPrompt, outputs};
+use super::outputs;
+use super::prompt::PromptNode;
 
 /// Upper bound: a node that counts bytes as steps would hide all others.
 const WEIGHT_MAX: f64 = 200.0;
@@ -61,14 +62,14 @@ struct Part {
 }
 
 impl ProgressTracker {
-    pub fn new(prompt: &PreparedPrompt) -> Self {
-        let parts = prompt.nodes().iter().map(|(id, node)| {
+    pub fn new(id: &str, nodes: &BTreeMap<String, PromptNode>) -> Self {
+        let parts = nodes.iter().map(|(id, node)| {
             let weight = node.steps.filter(|steps| steps.is_finite()).unwrap_or(1.0).clamp(1.0, WEIGHT_MAX);
             let (name, class) = (node.name().to_owned(), node.class.clone());
             (id.clone(), Part { name, class, steps: None, weight, done: 0.0 })
         });
         ProgressTracker {
-            id: prompt.id().to_owned(),
+            id: id.to_owned(),
             parts: parts.collect(),
             fraction: 0.0,
             phase: String::new(),

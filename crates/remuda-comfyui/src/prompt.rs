@@ -155,7 +155,7 @@ impl PreparedPrompt {
             partial_execution_targets: graph.targets.as_deref(),
         };
         let body = serde_json::to_vec(&body).expect("strings and JSON values can be serialized");
-        let nodes = graph.nodes.iter().map(|(id, node)| (id.clone(), node.describe())).collect();
+        let nodes = describe(graph);
         PreparedPrompt { id: id.to_owned(), body, nodes }
     }
 
@@ -182,6 +182,15 @@ struct Body<'a> {
     extra_data: BTreeMap<&'a str, Box<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     partial_execution_targets: Option<&'a [String]>,
+}
+
+/// The nodes of a graph that a server has in its queue; `None` if it is not one of ours.
+pub(super) fn describe_graph(graph: &RawValue) -> Option<BTreeMap<String, PromptNode>> {
+    SentGraph::read(graph).ok().as_ref().map(describe)
+}
+
+fn describe(graph: &SentGraph) -> BTreeMap<String, PromptNode> {
+    graph.nodes.iter().map(|(id, node)| (id.clone(), node.describe())).collect()
 }
 
 impl SentNode {

@@ -1,20 +1,24 @@
 //! `/queue`: the running and the waiting prompts. The waiting ones are in no useful order, so only membership is read.
-//! Graphs are skipped without building them, because there may be thousands.
+//! Graphs are skipped without building them, because there may be thousands; an agent that looks for its prompts reads
+//! them (`Queue<Box<RawValue>>`).
+
+use std::marker::PhantomData;
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::json::Text;
 use super::tag::{Extra, PromptPhase, PromptTag};
 
-#[derive(Debug, Default, Deserialize)]
-pub(super) struct Queue {
-    #[serde(rename = "queue_running")]
-    running: Vec<Item>,
-    #[serde(rename = "queue_pending")]
-    pending: Vec<Item>,
+#[derive(Debug, Deserialize)]
+pub(super) struct Queue<Graph = IgnoredAny> {
+    #[serde(rename = "queue_running", bound(deserialize = "Graph: Deserialize<'de>"))]
+    running: Vec<Item<Graph>>,
+    #[serde(rename = "queue_pending", bound(deserialize = "Graph: Deserialize<'de>"))]
+    pending: Vec<Item<Graph>>,
 }
 
-impl Queue {
+impl<Graph> Queue<Graph> {
     pub(super) fn is_running(&self, id: &str) -> bool {
         self.running.iter().any(|item| item.id() == Some(id))
     }
@@ -32,23 +36,28 @@ impl Queue {
         Some(u64::from_be_bytes(id_hash))
     }
 
-    pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &PromptTag, PromptPhase)> {
+    /// The running prompt comes first.
+    pub(super) fn items(&self) -> impl Iterator<Item = (&Item<Graph>, PromptPhase)> {
         let running = self.running.iter().map(|item| (item, PromptPhase::Running));
-        let pending = self.pending.iter().map(|item| (item, PromptPhase::Pending));
-        running.chain(pending).filter_map(|(item, phase)| Some((item.id()?, item.tag()?, phase)))
+        running.chain(self.pending.iter().map(|item| (item, PromptPhase::Pending)))
     }
 }
 
 /// `[number, id, graph, extra_data, outputs, ...]`, in the queue and in history.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct Item<Graph = IgnoredAny> {
     id: Text,
+    graph: Option<Graph>,
     extra: Extra,
 }
 
-impl Item {
+impl<Graph> Item<Graph> {
     pub(super) fn id(&self) -> Option<&str> {
         self.id.0.as_deref()
+    }
+
+    pub(super) fn graph(&self) -> Option<&Graph> {
+        self.graph.as_ref()
     }
 
     pub(super) fn tag(&self) -> Option<&PromptTag> {
@@ -56,29 +65,28 @@ impl Item {
     }
 }
 
-impl<'de> Deserialize<'de> for Item {
+impl<'de, Graph: Deserialize<'de>> Deserialize<'de> for Item<Graph> {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Parts)
+        deserializer.deserialize_seq(Parts(PhantomData))
     }
 }
 
-struct Parts;
+struct Parts<Graph>(PhantomData<Graph>);
 
-impl<'de> serde::de::Visitor<'de> for Parts {
-    type Value = Item;
+impl<'de, Graph: Deserialize<'de>> serde::de::Visitor<'de> for Parts<Graph> {
+    type Value = Item<Graph>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a list of number, id, graph, extra data and outputs")
     }
 
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Item, A::Error> {
-        use serde::de::IgnoredAny;
+    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Item<Graph>, A::Error> {
         let _number: Option<IgnoredAny> = seq.next_element()?;
         let id = seq.next_element()?.unwrap_or_default();
-        let _graph: Option<IgnoredAny> = seq.next_element()?;
+        let graph = seq.next_element()?;
         let extra = seq.next_element()?.unwrap_or_default();
         while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Item { id, extra })
+        Ok(Item { id, graph, extra })
     }
 }
 

@@ -1,9 +1,12 @@
 //! The tag in a prompt's `extra_data`, which ComfyUI stores unchanged. After a restart an agent finds its prompts by it.
 
+use std::collections::BTreeMap;
+
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::json::{self, JsonMembers};
+use super::prompt::PromptNode;
 
 /// The key in `extra_data`.
 pub(super) const TAG: &str = "remuda";
@@ -16,12 +19,25 @@ pub struct PromptTag {
 }
 
 /// One of our prompts in the server's queue or history.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TaggedPrompt {
     pub id: String,
     pub job: JobId,
     pub attempt: Attempt,
     pub phase: PromptPhase,
+    /// Its nodes, to follow its progress; empty once it has ended.
+    pub nodes: BTreeMap<String, PromptNode>,
+}
+
+impl TaggedPrompt {
+    pub(super) fn new(
+        id: &str,
+        tag: &PromptTag,
+        phase: PromptPhase,
+        nodes: BTreeMap<String, PromptNode>,
+    ) -> Self {
+        TaggedPrompt { id: id.to_owned(), job: tag.job, attempt: tag.attempt, phase, nodes }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -168,7 +168,7 @@ async fn job_runs_from_upload_to_download_on_every_version() {
         let prompt = world.prompt_with(&graph, &BTreeMap::from([(hash, names.remove(0))]));
         assert!(matches!(world.client.submit(&prompt).await, SubmitOutcome::Accepted));
 
-        let mut progress = ProgressTracker::new(&prompt);
+        let mut progress = ProgressTracker::new(prompt.id(), prompt.nodes());
         let steps: Vec<_> =
             listen(&mut socket, &prompt).await.iter().filter_map(|message| progress.apply(message)).collect();
         assert_eq!(steps.last().map(|step| step.fraction), Some(1.0));
@@ -341,7 +341,7 @@ async fn blocked_node_is_reported_only_by_the_socket() {
     let world = plain().await;
     let mut socket = world.socket().await;
     let prompt = world.prompt(&with_node("RemudaBlocker", &json!({"message": "not today"})));
-    let mut progress = ProgressTracker::new(&prompt);
+    let mut progress = ProgressTracker::new(prompt.id(), prompt.nodes());
     world.client.submit(&prompt).await;
     for message in listen(&mut socket, &prompt).await {
         progress.apply(&message);

@@ -30,6 +30,7 @@ event_kinds! {
     JobQueued = "job:queued",
     JobStarted = "job:started",
     JobRetrying = "job:retrying",
+    JobRecovered = "job:recovered",
     JobCompleted = "job:completed",
     JobFailed = "job:failed",
     JobCancelled = "job:cancelled",

@@ -90,7 +90,11 @@ pub enum JobEvent {
         worker: WorkerId,
         incarnation: Incarnation,
     },
-    Complete(Fence),
+    Complete {
+        fence: Fence,
+        /// How the end was found, if the service's message about it was lost.
+        recovery: Option<String>,
+    },
     Fail {
         fence: Fence,
         failure: AttemptFailure,
@@ -187,10 +191,12 @@ impl Job {
                 JobState::Running { worker, started_at, .. },
                 JobEvent::Adopt { attempt, worker: by, incarnation },
             ) if attempt == running && worker == by => JobState::Running { worker, incarnation, started_at },
-            (JobState::Running { worker, incarnation, started_at }, JobEvent::Complete(fence))
-                if fence == self.fence(incarnation) =>
-            {
-                self.remember(worker.clone(), started_at, now, AttemptVerdict::Completed, "completed");
+            (
+                JobState::Running { worker, incarnation, started_at },
+                JobEvent::Complete { fence, recovery },
+            ) if fence == self.fence(incarnation) => {
+                let message = completion_message(recovery);
+                self.remember(worker.clone(), started_at, now, AttemptVerdict::Completed, &message);
                 JobState::Ended(Box::new(StateRow::Completed { worker }))
             }
             (
@@ -225,13 +231,13 @@ impl Job {
             (state @ JobState::Running { .. }, JobEvent::Start { .. } | JobEvent::FailQuarantined { .. })
             | (
                 state @ JobState::Running { .. },
-                JobEvent::Adopt { .. } | JobEvent::Complete(_) | JobEvent::Fail { .. },
+                JobEvent::Adopt { .. } | JobEvent::Complete { .. } | JobEvent::Fail { .. },
             ) => {
                 return Err((state, Refusal::StaleAttempt));
             }
             (
                 state @ JobState::Waiting { .. },
-                JobEvent::Adopt { .. } | JobEvent::Complete(_) | JobEvent::Fail { .. },
+                JobEvent::Adopt { .. } | JobEvent::Complete { .. } | JobEvent::Fail { .. },
             ) => {
                 let refusal = if running.0 == 0 { Refusal::NotRunning } else { Refusal::StaleAttempt };
                 return Err((state, refusal));
@@ -312,6 +318,9 @@ impl Job {
         (past.ended_at, past.cause) = (Some(now), verdict.lost_cause());
         (past.verdict, past.message) = (Some(verdict), message.to_owned());
         (past.service, past.price) = (history.service.take(), history.price.take());
+        if let Some(service) = &mut past.service {
+            service.close(now, verdict);
+        }
         history.attempts.push(past);
         history.attempts.last_mut().expect("it was pushed")
     }
@@ -371,12 +380,13 @@ impl Job {
         let service_job_id = self.id.service_job_id(self.attempt);
         let service = &mut self.history_mut().service;
         let is_news = service.as_ref().is_none_or(|known| known.service_status != note.status);
-        // The submission time stays fixed although two clocks drift.
+        // The submission time stays fixed although two clocks drift, and no probe came before it.
         let submitted_at = service.as_ref().and_then(|known| known.service_submitted_at);
+        let submitted_at = submitted_at.or_else(|| ago(note.submitted_millis_ago));
         *service = Some(Box::new(ServiceRow {
             service_job_id,
-            service_submitted_at: submitted_at.or_else(|| ago(note.submitted_millis_ago)),
-            last_service_check: ago(note.checked_millis_ago),
+            service_submitted_at: submitted_at,
+            last_service_check: ago(note.checked_millis_ago).map(|at| at.max(submitted_at.unwrap_or(at))),
             service_status: note.status,
         }));
         is_news
@@ -473,6 +483,10 @@ impl Job {
 
 fn failed(cause: Cause, message: String, quarantined: bool) -> JobState {
     JobState::Ended(Box::new(StateRow::Failed { cause, message, quarantined }))
+}
+
+fn completion_message(recovery: Option<String>) -> String {
+    recovery.map_or("completed".to_owned(), |how| truncated(format!("completed; {how}")))
 }
 
 /// Cuts a message to its stored length.

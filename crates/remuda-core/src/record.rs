@@ -305,6 +305,23 @@ pub struct ServiceRow {
     pub service_status: ServiceState,
 }
 
+impl ServiceRow {
+    /// The attempt has ended. What the service last said of a lost one is out of date.
+    pub(crate) fn close(&mut self, now: Timestamp, verdict: AttemptVerdict) {
+        self.service_status = match verdict {
+            AttemptVerdict::Completed => ServiceState::Succeeded,
+            AttemptVerdict::Failed => ServiceState::Failed,
+            AttemptVerdict::Cancelled | AttemptVerdict::Stopped | AttemptVerdict::Expired => {
+                ServiceState::Interrupted
+            }
+            _ => ServiceState::Unknown,
+        };
+        if matches!(verdict, AttemptVerdict::Completed | AttemptVerdict::Failed) {
+            self.last_service_check = Some(now);
+        }
+    }
+}
+
 /// A worker as it is stored and shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerRow {

@@ -155,6 +155,9 @@ pub struct FinishedAttempt {
     /// The node of the workflow that failed, if the service reported one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Box<FailingNode>>,
+    /// For `completed`: the service's message about it was lost, and a probe found the end. `message` says when.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recovered: bool,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

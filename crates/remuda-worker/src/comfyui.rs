@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use remuda_comfyui::prompt::PromptNode;
 use remuda_comfyui::{
     ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptTag, outputs,
 };
@@ -95,7 +96,7 @@ struct ComfyuiContext {
 struct Run {
     job: JobId,
     attempt: Attempt,
-    /// None for an adopted run, whose workflow is unknown.
+    /// None until the workflow is known.
     progress: Option<ProgressTracker>,
     phase: String,
     /// Class of each node, to recognise outputs that come over the socket.
@@ -124,6 +125,12 @@ impl Run {
             has_final_message: false,
             is_cancelled,
         }
+    }
+
+    /// From now on messages about these nodes count as progress.
+    fn follow(&mut self, id: &str, nodes: &BTreeMap<String, PromptNode>) {
+        self.progress = Some(ProgressTracker::new(id, nodes));
+        self.classes = nodes.iter().map(|(id, node)| (id.clone(), node.class.clone())).collect();
     }
 }
 
@@ -274,9 +281,8 @@ impl ComfyuiContext {
         // Before the submission: the first message may arrive before its answer.
         self.with_runs(prompt.id(), |runs, id| {
             if let Some(run) = runs.get_mut(&id) {
-                (run.progress, run.phase) = (Some(ProgressTracker::new(&prompt)), "submitted".to_owned());
-                let classes = prompt.nodes().iter().map(|(id, node)| (id.clone(), node.class.clone()));
-                run.classes = classes.collect();
+                run.follow(prompt.id(), prompt.nodes());
+                "submitted".clone_into(&mut run.phase);
             }
         });
         let answer = self.client.submit(&prompt).await;

@@ -129,16 +129,18 @@ impl Shell {
         let exited = service.exit_reason().await;
         self.service = Some(service);
         // So that the very first beat carries the service's metrics.
-        self.step(AgentEvent::Metrics(self.machine_metrics.clone())).await;
+        let metrics = self.complete(AgentEvent::Metrics(self.machine_metrics.clone()));
         let offer = offer.map(|offer| AgentEvent::CapabilitiesChanged(Box::new(offer)));
         let exited = exited.map(|why| AgentEvent::Service(ServiceEvent::Exited { why }));
         let began = [AgentEvent::StartChecked(check), AgentEvent::Started { found, incarnation: life }];
-        for event in offer.into_iter().chain(began).chain(exited) {
-            let exit = self.apply(event).await;
+        for event in metrics.into_iter().chain(offer).chain(began).chain(exited) {
+            let exit = self.step_agent(event).await;
             if exit.is_some() {
                 return exit;
             }
         }
+        // Not earlier: before `Started` the agent does not hold the attempts that the service has found.
+        self.forget_ended();
         None
     }
 
@@ -167,6 +169,12 @@ impl Shell {
 
     /// Steps the agent and runs its effects; returns how the worker ends, once it does.
     async fn apply(&mut self, event: AgentEvent) -> Option<AgentExit> {
+        let exit = self.step_agent(event).await;
+        self.forget_ended();
+        exit
+    }
+
+    async fn step_agent(&mut self, event: AgentEvent) -> Option<AgentExit> {
         self.observe(&event);
         for effect in self.agent.step(self.clock.now(), event) {
             if let AgentEffect::Exit(exit) = effect {
@@ -174,12 +182,16 @@ impl Shell {
             }
             self.run_effect(effect).await;
         }
+        None
+    }
+
+    /// Drops what is kept about attempts that the agent no longer holds.
+    fn forget_ended(&mut self) {
         let held = self.agent.held().collect();
         if let Some(service) = &mut self.service {
             service.retain(&held);
         }
         self.live.reports.retain(&held);
-        None
     }
 
     /// What the shell itself remembers or logs about an event.

@@ -4,6 +4,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::*;
+use crate::PreparedPrompt;
 
 const ID: &str = "650e620b-4bff-450a-a9b5-939aa9c02c3e";
 
@@ -14,7 +15,8 @@ fn progress() -> ProgressTracker {
         "2": {"class_type": "KSampler", "inputs": {"steps": 6}, "_meta": {"title": "Draw it"}},
         "3": {"class_type": "SaveImage", "inputs": {}},
     });
-    ProgressTracker::new(&PreparedPrompt::from_trusted(&graph, &json!({}), ID, "c"))
+    let prompt = PreparedPrompt::from_trusted(&graph, &json!({}), ID, "c");
+    ProgressTracker::new(prompt.id(), prompt.nodes())
 }
 
 fn message(text: &str) -> ComfyuiMessage {

@@ -39,6 +39,9 @@ const SUBMISSIONS_MAX: u8 = 3;
 /// How long after a cancellation the service is probed for it, and how often the cancellation is repeated.
 const CANCEL_RECHECK: Duration = Duration::from_millis(250);
 const CANCEL_REPEAT: Duration = Duration::from_secs(5);
+/// When to open a new socket again if nothing is heard of a running attempt: of two sockets with one client id ComfyUI
+/// mutes the newer when it notices the end of the older, as happens when a killed agent is restarted at once.
+const HEAR_WITHIN: Duration = Duration::from_secs(5);
 /// How long an attempt may wait in a service queue that runs nothing: between two runs there is a moment, not a minute.
 const NOTHING_RUNS_MAX: Duration = Duration::from_secs(60);
 
@@ -75,7 +78,7 @@ impl Agent {
         let Some(work) = self.current(job, attempt).filter(|work| work.stage == Stage::Submitting) else {
             return;
         };
-        (work.incarnation, work.submitted_at) = (incarnation, Some(now));
+        (work.incarnation, work.submitted_at, work.heard_at) = (incarnation, Some(now), now);
         work.watch.signal(now);
         (work.stage, work.status) = match answer {
             SubmitOutcome::Refused(failure) => return self.failed(now, job, attempt, failure),
@@ -92,6 +95,7 @@ impl Agent {
     pub(super) fn completion_hint(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
         if let Some(work) = self.current(job, attempt) {
             work.note_sighting(now);
+            work.end_heard = true;
             self.probe(now, job, ProbeTrigger::CompletionHint);
         }
     }
@@ -176,6 +180,13 @@ impl Agent {
             }
             ProbeResult::Succeeded { outputs } => {
                 work.stage = Stage::Collecting;
+                // A run from the cache ends before its submission is answered: nothing was lost then.
+                if !work.end_heard && trigger != ProbeTrigger::Submitted {
+                    let silence = humanize(now.since(work.heard_at));
+                    work.recovery = Some(format!(
+                        "the completion message was lost; a probe {trigger} found it in history, {silence} after the last message"
+                    ));
+                }
                 // An adopted attempt has no order here, so its output filter is unknown: fetch everything.
                 let wanted = work.order.as_ref().map(|order| order.include_outputs.clone());
                 self.health.answered();
@@ -206,16 +217,51 @@ impl Agent {
         if let Some((ahead, since)) = behind {
             self.waits_in_queue(now, job, ahead, now.since(since));
         }
-        let Some(work) = self.held.get_mut(&job) else { return };
-        if trigger == ProbeTrigger::Silence && matches!(result, ProbeResult::Running) {
-            // It runs without a message: either the work is quiet, or the socket is half open.
-            work.probe.silences += 1;
-            if work.probe.silences.is_power_of_two() {
-                self.effects.push(AgentEffect::ReopenSocket);
-            }
+        if matches!(result, ProbeResult::Running) {
+            self.runs_on(now, job, trigger);
         }
         if self.held.get(&job).is_some_and(|work| work.cancelled_at.is_some()) {
             self.not_stopped(now, job);
+        }
+    }
+
+    /// The service runs it. Without a message either the work is quiet, or nothing can be heard.
+    fn runs_on(&mut self, now: Timestamp, job: JobId, trigger: ProbeTrigger) {
+        let can_hear = self.health.can_hear();
+        let queue_stall_max = self.settings.timeouts.queue_stall_max;
+        let Some(work) = self.held.get_mut(&job) else { return };
+        if can_hear {
+            work.probe.unheard_since = None;
+        } else if now.since(*work.probe.unheard_since.get_or_insert(now)) < queue_stall_max {
+            // Progress that could not have been heard is not missing progress.
+            work.step += 1;
+            self.progress_due = true;
+        }
+        match trigger {
+            ProbeTrigger::Silence => {
+                work.probe.silences += 1;
+                if work.probe.silences.is_power_of_two() {
+                    self.effects.push(AgentEffect::ReopenSocket);
+                }
+            }
+            ProbeTrigger::AgentStarted | ProbeTrigger::SocketOpened if work.probe.silences == 0 => {
+                work.probe.hear_by = Some(now.plus(HEAR_WITHIN));
+            }
+            _ => {}
+        }
+    }
+
+    /// Opens the socket again under attempts of which nothing is heard although they run.
+    fn reopen_silent(&mut self, now: Timestamp) {
+        let mut is_due = false;
+        for work in self.held.values_mut() {
+            if work.probe.hear_by.is_some_and(|by| by <= now) {
+                (work.probe.hear_by, work.probe.silences) = (None, 1);
+                is_due = true;
+            }
+        }
+        if is_due {
+            self.effects.push(AgentEffect::ReopenSocket);
         }
     }
 
@@ -295,6 +341,7 @@ impl Agent {
 
     /// Probes every attempt that has been silent for too long or is due for a recheck.
     pub(super) fn probe_silent(&mut self, now: Timestamp) {
+        self.reopen_silent(now);
         let limits = self.limits();
         let mut due = Vec::new();
         for (job, work) in &mut self.held {

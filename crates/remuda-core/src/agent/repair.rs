@@ -38,6 +38,11 @@ impl Health {
         self.preparing.as_deref().or(self.condition.problem()).or(silence).or(socket)
     }
 
+    /// Whether progress can be heard: without a socket it cannot.
+    pub(super) fn can_hear(&self) -> bool {
+        self.socket_problem.is_none()
+    }
+
     /// Whether an order that arrives anyway is accepted: a short outage is no reason to reject it.
     pub(super) fn takes_work(&self) -> bool {
         self.condition.is_well() && self.preparing.is_none()

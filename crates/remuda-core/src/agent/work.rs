@@ -35,6 +35,12 @@ pub(super) struct Work {
     pub(super) status: Option<ServiceState>,
     pub(super) submitted_at: Option<Timestamp>,
     pub(super) checked_at: Option<Timestamp>,
+    /// When the service was last heard of it, by a message or by its answer to the submission.
+    pub(super) heard_at: Timestamp,
+    /// A message said that it is over.
+    pub(super) end_heard: bool,
+    /// How its end was found, if that message was lost.
+    pub(super) recovery: Option<String>,
 }
 
 /// How far the attempt is with the service.
@@ -75,6 +81,10 @@ pub(super) struct ProbeState {
     /// Since when the service does not know it, or nothing listens there.
     pub(super) missing_since: Option<Timestamp>,
     pub(super) silences: u32,
+    /// A message is expected by then; without one the socket may be open and silent, and is opened again.
+    pub(super) hear_by: Option<Timestamp>,
+    /// Since when it runs while there is no socket on which to hear of it.
+    pub(super) unheard_since: Option<Timestamp>,
     /// What runs ahead of it in the service's queue, if anything, and since when.
     pub(super) behind: Option<(Option<u64>, Timestamp)>,
 }
@@ -202,9 +212,11 @@ impl Agent {
             },
             AttemptEnd::Completed { result } => {
                 self.health.proved();
+                let recovery = self.held.get(&job).and_then(|work| work.recovery.clone());
                 FinishedAttempt {
                     result: Some(result),
-                    ..finished(job, attempt, AttemptOutcome::Completed, String::new())
+                    recovered: recovery.is_some(),
+                    ..finished(job, attempt, AttemptOutcome::Completed, recovery.unwrap_or_default())
                 }
             }
         };
@@ -264,14 +276,18 @@ impl Work {
             status: None,
             submitted_at: None,
             checked_at: None,
+            heard_at: now,
+            end_heard: false,
+            recovery: None,
         }
     }
 
     /// The service mentioned it, so it has it or had it a moment ago: earlier misses do not count.
     pub(super) fn note_sighting(&mut self, now: Timestamp) {
         self.watch.signal(now);
+        self.heard_at = now;
         self.step += 1;
-        self.probe.missing_since = None;
+        (self.probe.missing_since, self.probe.hear_by) = (None, None);
         if self.stage == Stage::Unconfirmed {
             self.stage = Stage::Accepted;
         }
@@ -284,7 +300,7 @@ impl Work {
             Stage::Unconfirmed | Stage::Accepted => {
                 let unanswered = self.probe.sent.map(|(at, _)| at.plus(super::monitor::PROBE_TIMEOUT));
                 let silence = self.watch.wake_at(limits);
-                [Some(silence), self.probe.recheck_at, unanswered]
+                [Some(silence), self.probe.recheck_at, self.probe.hear_by, unanswered]
                     .into_iter()
                     .flatten()
                     .min()
@@ -305,5 +321,6 @@ impl Work {
 }
 
 fn finished(job: JobId, attempt: Attempt, outcome: AttemptOutcome, message: String) -> FinishedAttempt {
-    FinishedAttempt { job, attempt, outcome, result: None, cause: None, fault: None, node: None, message }
+    let (result, cause, fault, node, recovered) = (None, None, None, None, false);
+    FinishedAttempt { job, attempt, outcome, result, cause, fault, node, recovered, message }
 }

@@ -50,8 +50,8 @@ fn a_late_result_of_a_lost_attempt_is_refused() {
         (0, start("a")),
         (90, fail(1, Cause::Worker)),
         (95, start("b")),
-        (96, JobEvent::Complete(fence(1))),
-        (97, JobEvent::Complete(fence(2))),
+        (96, JobEvent::Complete { fence: fence(1), recovery: None }),
+        (97, JobEvent::Complete { fence: fence(2), recovery: None }),
     ];
     check(&story, "completed", &[Refusal::StaleAttempt]);
 }
@@ -63,7 +63,7 @@ fn an_outcome_never_changes() {
     check(
         &[
             (0, start("a")),
-            (1, JobEvent::Complete(fence(1))),
+            (1, JobEvent::Complete { fence: fence(1), recovery: None }),
             (2, cancel()),
             (3, fail(1, Cause::Job)),
             (4, start("b")),
@@ -72,7 +72,7 @@ fn an_outcome_never_changes() {
         &[ended("completed"), ended("completed"), ended("completed")],
     );
     check(
-        &[(0, start("a")), (1, cancel()), (2, JobEvent::Complete(fence(1)))],
+        &[(0, start("a")), (1, cancel()), (2, JobEvent::Complete { fence: fence(1), recovery: None })],
         "cancelled",
         &[ended("cancelled")],
     );
@@ -137,7 +137,12 @@ fn a_new_incarnation_adopts_and_the_old_one_is_fenced() {
     let mut new_fence = fence(1);
     new_fence.incarnation = Incarnation(2);
     check(
-        &[(0, start("a")), (5, adopt), (6, JobEvent::Complete(fence(1))), (7, JobEvent::Complete(new_fence))],
+        &[
+            (0, start("a")),
+            (5, adopt),
+            (6, JobEvent::Complete { fence: fence(1), recovery: None }),
+            (7, JobEvent::Complete { fence: new_fence, recovery: None }),
+        ],
         "completed",
         &[Refusal::StaleAttempt],
     );
@@ -161,13 +166,13 @@ fn a_long_message_is_cut_between_characters() {
 /// The table of `docs/lifecycles.md`: every state against everything that can happen.
 pub(crate) fn life_table() -> String {
     let adopt = || JobEvent::Adopt { attempt: Attempt(1), worker: worker("a"), incarnation: Incarnation(2) };
-    let stale = || JobEvent::Complete(fence(9));
+    let stale = || JobEvent::Complete { fence: fence(9), recovery: None };
     let cancel = || JobEvent::Cancel { message: "cancelled".to_owned() };
     let fail_quarantined = || JobEvent::FailQuarantined { message: "quarantined".to_owned() };
     let turns: [(&str, JobEvent); 10] = [
         ("start", start("a")),
         ("adopt", adopt()),
-        ("complete", JobEvent::Complete(fence(1))),
+        ("complete", JobEvent::Complete { fence: fence(1), recovery: None }),
         ("complete (old fence)", stale()),
         ("fail (job)", fail(1, Cause::Job)),
         ("lose (worker)", fail(1, Cause::Worker)),
@@ -179,7 +184,7 @@ pub(crate) fn life_table() -> String {
     let states: [(&str, Vec<JobEvent>); 5] = [
         ("queued", vec![]),
         ("running", vec![start("a")]),
-        ("completed", vec![start("a"), JobEvent::Complete(fence(1))]),
+        ("completed", vec![start("a"), JobEvent::Complete { fence: fence(1), recovery: None }]),
         ("failed", vec![JobEvent::Expire]),
         ("cancelled", vec![cancel()]),
     ];

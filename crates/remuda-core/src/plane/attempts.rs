@@ -116,7 +116,9 @@ impl Plane {
         fence: Fence,
         finished: &FinishedAttempt,
     ) -> Result<(), Refusal> {
-        let (ran, job) = self.jobs.apply(now, fence.job, JobEvent::Complete(fence), &self.settings)?;
+        let recovery = finished.recovered.then(|| message_or(&finished.message, "found by a probe"));
+        let event = JobEvent::Complete { fence, recovery: recovery.clone() };
+        let (ran, job) = self.jobs.apply(now, fence.job, event, &self.settings)?;
         let shape = job.kind.shape.clone();
         let took = now.since(ran.ok_or(Refusal::NotRunning)?.started_at);
         let worker = self.workers.get_mut(worker_id).expect("the holder is there");
@@ -128,6 +130,9 @@ impl Plane {
             self.router.offer_again();
         }
         self.note_pace(worker_id, &shape, took);
+        if let (Some(reason), Some(job)) = (recovery, self.jobs.get(fence.job)) {
+            self.outbox.publish(now, DomainEvent::JobRecovered { job, worker: worker_id, reason: &reason });
+        }
         let result = finished.result.clone();
         let result = result.unwrap_or_else(|| Arc::from(raw(NO_RESULT)));
         self.outbox.record(Record::Result { job: fence.job, result });

@@ -28,6 +28,12 @@ pub(super) enum DomainEvent<'a> {
         worker: Option<&'a WorkerId>,
         failure: &'a FailureNotice,
     },
+    /// A completion whose message was lost was found.
+    JobRecovered {
+        job: &'a Job,
+        worker: &'a WorkerId,
+        reason: &'a str,
+    },
     JobEnded {
         job: &'a Job,
         worker: Option<&'a WorkerId>,
@@ -167,6 +173,10 @@ impl<'a> DomainEvent<'a> {
             }
             DomainEvent::JobRetrying { job, worker, failure } => {
                 It::new(Kind::JobRetrying, failure.detail()).job(job).worker(worker)
+            }
+            DomainEvent::JobRecovered { job, worker, reason } => {
+                let detail = [("attempt", job.attempt().0.into()), ("reason", reason.into())];
+                It::new(Kind::JobRecovered, detail).job(job).worker(worker)
             }
             DomainEvent::JobEnded { job, worker, ending } => ending.describe().job(job).worker(worker),
             DomainEvent::WorkerJoined { worker, incarnation } => {

@@ -213,7 +213,11 @@ impl ComfyuiContext {
         });
         for tagged in &ours {
             info!(job = %tagged.job, attempt = %tagged.attempt, phase = ?tagged.phase, "adopted an attempt on ComfyUI");
-            self.with_runs(&tagged.id, |runs, id| runs.insert(id, Run::new(tagged.job, tagged.attempt)));
+            let mut run = Run::new(tagged.job, tagged.attempt);
+            if !tagged.nodes.is_empty() {
+                run.follow(&tagged.id, &tagged.nodes);
+            }
+            self.with_runs(&tagged.id, |runs, id| runs.insert(id, run));
         }
         Ok(ours.into_iter().map(|tagged| FoundAttempt { job: tagged.job, attempt: tagged.attempt }).collect())
     }

@@ -341,3 +341,48 @@ fn waiting_behind_other_work_is_not_stuck() {
     agent.step(at(3_800_010), probed(ProbeResult::Pending { ahead: None }));
     assert_eq!(step(&agent), 2, "nothing runs there, and still it waits");
 }
+
+/// Faults: J12, W7.
+#[test]
+fn socket_is_reopened_soon_if_nothing_is_heard_of_an_adopted_attempt() {
+    let mut agent = agent(1);
+    let found = vec![FoundAttempt { job: id(1), attempt: Attempt(1) }];
+    let opened = || AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: ServiceIncarnation(1) });
+    let signal = AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress: 0.5, phase: String::new() };
+    tell(
+        &mut agent,
+        vec![
+            (0, AgentEvent::Started { found, incarnation: ServiceIncarnation(1) }, &["join holding 1"]),
+            (1, joined(), &[]),
+            (2, reply(1, BeatReply::default()), &["probe 1 1"]),
+            (3, probed(ProbeResult::Running), &[]),
+            (5_002, AgentEvent::Tick, &[]),
+            (5_003, AgentEvent::Tick, &["reopen"]),
+            // Quiet work is not a reason to reopen it again and again.
+            (5_010, opened(), &["probe 1 1"]),
+            (5_020, probed(ProbeResult::Running), &[]),
+            (20_000, AgentEvent::Tick, &[]),
+            (20_001, signal, &[]),
+            (20_002, opened(), &["probe 1 1"]),
+            (20_003, probed(ProbeResult::Running), &[]),
+            (25_003, AgentEvent::Tick, &["reopen"]),
+        ],
+    );
+}
+
+/// Faults: J12.
+#[test]
+fn progress_that_cannot_be_heard_is_not_missing() {
+    let mut agent = handing_in();
+    let steps = |agent: &Agent| agent.held[&id(1)].step;
+    agent.step(at(10), submitted(SubmitOutcome::Accepted));
+    agent.step(at(20), probed(ProbeResult::Running));
+    let heard = steps(&agent);
+    agent.step(at(30), AgentEvent::Service(ServiceEvent::SocketClosed { why: "refused".to_owned() }));
+    agent.step(at(40), probed(ProbeResult::Running));
+    let unheard = steps(&agent);
+    assert!(unheard > heard, "a run on a server without a socket would be called stuck");
+    agent.step(at(3_600_040), AgentEvent::Tick);
+    agent.step(at(3_600_050), probed(ProbeResult::Running));
+    assert_eq!(steps(&agent), unheard, "an hour without any sign of progress is too long");
+}

@@ -181,6 +181,7 @@ pub(super) fn finished(
         cause,
         fault: None,
         node: None,
+        recovered: false,
         message: "boom".to_owned(),
     }
 }

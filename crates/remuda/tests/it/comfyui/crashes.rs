@@ -26,6 +26,22 @@ async fn restarted_agent_adopts_running_prompt() {
     stage.ran_once(&job).await;
 }
 
+/// With probes out of reach (`inactivity` of ten minutes), only the socket can tell of progress and of the end. Faults: J12,
+/// A1.
+#[tokio::test]
+async fn restarted_agent_hears_adopted_prompt() {
+    let mut stage =
+        ComfyFixture::with(Server::any().await, &["lease=20s", "beat.stale_after=30s"], &[]).await;
+    let job = stage.submit(picture(TestRng::new().below(1 << 24)).sleep(8.0, 40).saved()).await;
+    stage.begun(&job, 1).await;
+    stage.worker.process.kill();
+    stage.start_worker_again(&["--set", "agent.inactivity=10m"]).await;
+    until_progress(&stage, &job, 0.05).await;
+    let ended = stage.ended(&job).await;
+    completed_at_once(&ended);
+    stage.ran_once(&job).await;
+}
+
 /// Faults: V2, A1.
 #[tokio::test]
 async fn prompt_that_ended_without_agent_is_found() {

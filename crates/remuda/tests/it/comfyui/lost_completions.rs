@@ -7,7 +7,7 @@ use super::fixture::{
     ComfyFixture, Server, completed_at_once, gave_a_picture, prompt_id, until_idle, until_seen,
 };
 use super::graph::picture;
-use crate::harness::TestRng;
+use crate::harness::{TestRng, assert_contains_all};
 
 #[tokio::test]
 async fn new_workflow_runs_once_and_stores_image() {
@@ -60,6 +60,15 @@ async fn lost_completion_is_found_after_silence() {
         completed_at_once(&ended);
         gave_a_picture(&stage, &ended).await;
         stage.ran_once(&job).await;
+        let attempt = stage.why(&job).await["attempts"][0].clone();
+        assert_contains_all(
+            attempt["message"].as_str().unwrap(),
+            &["completion message was lost", "history"],
+        );
+        assert_eq!(attempt["service"]["service_status"], "succeeded", "{attempt}");
+        let events = stage.history().await.into_iter().filter(|event| event.data["job"] == *job);
+        let names: Vec<_> = events.map(|event| event.name).collect();
+        assert_eq!(names[names.len() - 2..], ["job:recovered", "job:completed"], "{names:?}");
     }
 }
 
