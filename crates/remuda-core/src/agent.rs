@@ -31,10 +31,12 @@ mod event;
 mod monitor;
 mod repair;
 mod shutdown;
+mod superseded;
 mod work;
 
 pub use self::event::{AgentEffect, AgentEvent, AgentExit, CallError, FoundAttempt};
 use self::repair::Health;
+use self::superseded::Superseded;
 use self::work::Work;
 
 /// An agent's configuration.
@@ -98,6 +100,8 @@ pub struct Agent {
     in_flight: InFlight,
     beat_at: Timestamp,
     held: BTreeMap<JobId, Work>,
+    /// Attempts that newer ones replaced, until the service has stopped them.
+    superseded: Superseded,
     finished: BTreeMap<(JobId, Attempt), FinishedAttempt>,
     /// Attempts that were settled: a repeated order must not run them again.
     settled: VecDeque<(JobId, Attempt)>,
@@ -170,6 +174,7 @@ impl Agent {
             in_flight: InFlight::None,
             beat_at: now,
             held: BTreeMap::new(),
+            superseded: Superseded::default(),
             finished: BTreeMap::new(),
             settled: VecDeque::new(),
             metrics: serde_json::Map::new(),
@@ -224,6 +229,7 @@ impl Agent {
             AgentEvent::Stop => self.stop(now),
             AgentEvent::Tick => {
                 self.probe_silent(now);
+                self.probe_superseded(now);
                 self.repair_due(now);
             }
         }
@@ -246,7 +252,7 @@ impl Agent {
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Exited, _) => None,
         };
-        [probe, treat, speak, self.shutdown_at()].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+        [probe, self.superseded.wake_at(), treat, speak, self.shutdown_at()].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
 
     pub fn incarnation(&self) -> Option<Incarnation> {

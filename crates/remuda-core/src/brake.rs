@@ -73,6 +73,11 @@ impl CreationBrake {
         }
     }
 
+    /// Whether a machine created now is the trial after failures in a row.
+    pub fn is_trial(&self, now: Timestamp) -> bool {
+        self.breaker.state(now) != BreakerState::Closed
+    }
+
     /// Why creation is limited, if it is.
     pub fn reason(&self, now: Timestamp) -> Option<String> {
         let until = self.breaker.until()?;

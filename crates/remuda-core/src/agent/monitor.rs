@@ -138,6 +138,9 @@ impl Agent {
         incarnation: ServiceIncarnation,
         result: ProbeResult,
     ) {
+        if self.superseded.contains(job, attempt) {
+            return self.superseded_probed(now, job, attempt, &result);
+        }
         let Some(work) = self.current(job, attempt).filter(|work| work.stage != Stage::Collecting) else {
             return;
         };

@@ -129,6 +129,7 @@ impl Agent {
         self.health.answered();
         self.health.socket_problem = None;
         if is_new {
+            self.superseded.clear();
             self.judge(now, ConditionEvent::Replaced);
         }
         self.probe_all(now, ProbeTrigger::SocketOpened);
@@ -173,6 +174,7 @@ impl Agent {
             Repair::Restart { takes_attempts } => {
                 // The other attempts there are lost without being at fault.
                 self.held.values_mut().for_each(|work| work.lost_to_restart |= takes_attempts);
+                self.superseded.clear();
                 self.effects.push(AgentEffect::ApplyRemedy(ServiceRemedy::Restart));
             }
         }
@@ -186,6 +188,7 @@ impl Agent {
     fn has_stuck_cancel(&self, now: Timestamp) -> bool {
         let cancel_timeout = self.settings.timeouts.cancel_timeout;
         self.held.values().any(|work| work.cancelled_at.is_some_and(|at| now.since(at) >= cancel_timeout))
+            || self.superseded.is_stuck(now, cancel_timeout)
     }
 
     /// Handles expired remedies and due rechecks.

@@ -116,6 +116,7 @@ impl Agent {
                 let older = attempt.min(other);
                 if older < attempt.max(other) {
                     let reason = "a newer attempt began".to_owned();
+                    self.superseded.add(job, older, now, self.settings.timeouts.cancel_timeout);
                     self.effects.push(AgentEffect::Cancel { job, attempt: older, reason });
                 }
                 if attempt <= other {
@@ -152,7 +153,8 @@ impl Agent {
         }
         if let Some(older) = self.held.get(&job) {
             // The plane gave up the older attempt and would refuse its result, so it is not waited for.
-            let older = older.attempt;
+            let (older, cancelled_at) = (older.attempt, older.cancelled_at.unwrap_or(now));
+            self.superseded.add(job, older, cancelled_at, self.settings.timeouts.cancel_timeout);
             self.effects.push(AgentEffect::Cancel {
                 job,
                 attempt: older,

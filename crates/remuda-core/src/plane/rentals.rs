@@ -79,8 +79,10 @@ impl Plane {
             let why = format!("it costs {price} an hour, {allowed} was agreed");
             Some((AttemptVerdict::MachineRefused, why))
         } else {
-            // A machine that is already working has proven itself.
-            let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
+            // A machine that is already working has proven itself. One that comes after many failures is a trial,
+            // and a trial shows more than what its host once did.
+            let is_judged = is_new && !fleet.creation.is_trial(now);
+            let host = pod.host.as_deref().filter(|host| is_judged && fleet.is_bad_host(now, host));
             host.map(|host| {
                 (AttemptVerdict::MachineLost, format!("its host {host} had a bad machine recently"))
             })

@@ -303,3 +303,51 @@ fn a_change_of_what_it_has_is_told_until_it_is_heard() {
         "nothing new"
     );
 }
+
+/// Faults: V11. The plane took a stuck attempt away and gave the same job again: nobody waits for the old prompt, but the
+/// service that runs it for ever is sick.
+#[test]
+fn hung_prompt_of_superseded_attempt_makes_its_service_sick() {
+    let mut agent = holding();
+    agent.step(at(1000), AgentEvent::Reply {
+        seq: agent.seq,
+        reply: BeatReply { start: vec![start(1, 2)], ..BeatReply::default() },
+    });
+    agent.step(at(1001), AgentEvent::Ended { job: id(1), attempt: Attempt(2), outcome: done() });
+    let probed = |attempt, result| AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(attempt),
+        incarnation: ServiceIncarnation(1),
+        result,
+    };
+    assert!(agent.wake_at() <= at(31_000));
+    let effects = told(&agent.step(at(31_000), AgentEvent::Tick));
+    assert!(effects.iter().any(|it| it.starts_with("probe 1 1")), "{effects:?}");
+    agent.step(at(31_010), probed(1, ProbeResult::NoAnswer("busy".to_owned())));
+    assert_eq!(agent.closed(), None, "a timeout is no evidence");
+    agent.step(at(41_000), AgentEvent::Tick);
+    let effects = told(&agent.step(at(41_010), probed(1, ProbeResult::Running)));
+    assert!(agent.closed().is_some(), "{effects:?}");
+    let freed = ServiceEvent::RemedyDone { remedy: ServiceRemedy::FreeMemory, problem: None };
+    agent.step(at(42_000), AgentEvent::Service(freed));
+    assert!(!agent.superseded.is_stuck(at(99_000), Duration::ZERO), "the restart ends it");
+}
+
+/// The usual case: the service stops what was cancelled.
+#[test]
+fn superseded_attempt_that_stopped_says_nothing_about_its_service() {
+    let mut agent = holding();
+    agent.step(at(1000), AgentEvent::Reply {
+        seq: agent.seq,
+        reply: BeatReply { start: vec![start(1, 2)], ..BeatReply::default() },
+    });
+    agent.step(at(31_000), AgentEvent::Tick);
+    let probed = AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::Interrupted,
+    };
+    agent.step(at(31_010), probed);
+    assert_eq!((agent.closed(), agent.held.len()), (None, 1));
+}

@@ -214,7 +214,8 @@ impl Fleets {
         if has_choice {
             fleet.avoid(now, &offer, wait, reason);
         }
-        if let Some(host) = host {
+        // A host that is avoided already has done nothing new: it would be avoided for ever.
+        if let Some(host) = host.filter(|host| !fleet.is_bad_host(now, host)) {
             fleet.avoid_host(now, &host, wait.saturating_mul(6), reason);
         }
         self.store_fleet(&id, outbox);

@@ -33,6 +33,8 @@ struct Rented {
     loses_answers: bool,
     /// What every creation gets in place of a pod.
     refuses: Option<ProviderError>,
+    /// The host of every pod.
+    host: Option<String>,
     /// What every return gets.
     refuses_returns: Option<ProviderError>,
     /// What lists show, if that is not the account.
@@ -51,6 +53,7 @@ impl Rented {
             account: Vec::new(),
             loses_answers: false,
             refuses: None,
+            host: None,
             refuses_returns: None,
             shows: None,
             returned: Vec::new(),
@@ -85,7 +88,8 @@ impl Rented {
                     Some(fault) => Err(fault.clone()),
                     None => {
                         self.created += 1;
-                        let made = pod(&format!("p{}", self.created), &tag, PodStatus::Running, &offer);
+                        let mut made = pod(&format!("p{}", self.created), &tag, PodStatus::Running, &offer);
+                        made.host.clone_from(&self.host);
                         self.account.insert(0, made.clone());
                         Ok(made)
                     }

@@ -137,3 +137,15 @@ fn machine_that_became_dearer_than_allowed_is_drained() {
     assert_eq!(world.phases(), ["draining"]);
     world.story.is(jobs[0], "running");
 }
+
+#[test]
+fn waiting_job_says_that_its_fleet_is_scaled_to_zero() {
+    let mut world = Rented::new(settings(|_| {}));
+    let order = FleetOrder::Scale { machines: Some(0) };
+    world.story.step(PlaneEvent::OrderFleet { fleet: gpus(), order }).unwrap();
+    let job = world.jobs(1)[0];
+    world.pass(5);
+    let why = world.story.why(job);
+    assert!(why.contains("scaled to 0 machines"), "{why}");
+    assert_eq!(world.created, 0);
+}

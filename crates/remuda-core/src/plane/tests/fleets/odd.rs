@@ -223,3 +223,19 @@ fn a_fleet_that_was_taken_out_of_the_settings_gives_back_what_it_has() {
         );
     }
 }
+
+/// Faults: M5, P16. A host that once gave a bad machine, and the provider gives no other: a trial finds out.
+#[test]
+fn host_that_was_bad_once_is_not_avoided_for_ever() {
+    let mut world = Rented::new(settings(|fleet| {
+        (fleet.scaling.machines_min, fleet.scaling.machines_max) = (1, 1);
+    }));
+    world.host = Some("host-1".to_owned());
+    world.pass(400);
+    assert!(world.created > 1, "no worker registered on the first");
+    for _ in 0..30 * 60 {
+        world.pass(1);
+        world.join_all();
+    }
+    assert_eq!(world.phases(), ["up"], "after {} machines: {}", world.created, world.held_back());
+}
