@@ -252,7 +252,11 @@ impl Agent {
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Exited, _) => None,
         };
-        [probe, self.superseded.wake_at(), treat, speak, self.shutdown_at()].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+        [probe, self.superseded.wake_at(), treat, speak, self.shutdown_at()]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(Timestamp::NEVER)
     }
 
     pub fn incarnation(&self) -> Option<Incarnation> {

@@ -309,10 +309,13 @@ fn a_change_of_what_it_has_is_told_until_it_is_heard() {
 #[test]
 fn hung_prompt_of_superseded_attempt_makes_its_service_sick() {
     let mut agent = holding();
-    agent.step(at(1000), AgentEvent::Reply {
-        seq: agent.seq,
-        reply: BeatReply { start: vec![start(1, 2)], ..BeatReply::default() },
-    });
+    agent.step(
+        at(1000),
+        AgentEvent::Reply {
+            seq: agent.seq,
+            reply: BeatReply { start: vec![start(1, 2)], ..BeatReply::default() },
+        },
+    );
     agent.step(at(1001), AgentEvent::Ended { job: id(1), attempt: Attempt(2), outcome: done() });
     let probed = |attempt, result| AgentEvent::Probed {
         job: id(1),
@@ -337,10 +340,13 @@ fn hung_prompt_of_superseded_attempt_makes_its_service_sick() {
 #[test]
 fn superseded_attempt_that_stopped_says_nothing_about_its_service() {
     let mut agent = holding();
-    agent.step(at(1000), AgentEvent::Reply {
-        seq: agent.seq,
-        reply: BeatReply { start: vec![start(1, 2)], ..BeatReply::default() },
-    });
+    agent.step(
+        at(1000),
+        AgentEvent::Reply {
+            seq: agent.seq,
+            reply: BeatReply { start: vec![start(1, 2)], ..BeatReply::default() },
+        },
+    );
     agent.step(at(31_000), AgentEvent::Tick);
     let probed = AgentEvent::Probed {
         job: id(1),
