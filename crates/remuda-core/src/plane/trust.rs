@@ -120,7 +120,17 @@ impl Trust {
         let Evidence { job, cause, message, is_only_worker } = *evidence;
         let shape = *job.kind.shape;
         let mut verdict = TrustVerdict::default();
-        match self.quarantine.failed(now, &shape, &worker.id, job.id, message, settings) {
+        // A worker that was lost says nothing about what it ran: many jobs of any shape are on workers that die.
+        let judged = match cause {
+            Cause::Worker => {
+                self.quarantine.abandon_trial(&shape, job.id);
+                QuarantineVerdict::Noted
+            }
+            Cause::Job | Cause::Service | Cause::Provider | Cause::Plane => {
+                self.quarantine.failed(now, &shape, &worker.id, job.id, message, settings)
+            }
+        };
+        match judged {
             QuarantineVerdict::Noted => {
                 self.store_quarantine(shape, outbox);
                 // In quarantine the shape is held back, so its workers are not blocked.

@@ -52,6 +52,35 @@ fn a_shape_that_fails_on_three_workers_is_quarantined_and_the_workers_are_cleare
     story.are(&good, "running");
 }
 
+/// Faults: J11.
+#[test]
+fn losses_of_workers_alone_never_quarantine_a_shape() {
+    let mut story = fleet();
+    for _ in 0..100 {
+        let job = story.submit("good");
+        let worker = FLEET.into_iter().find(|name| story.hand(name).held.contains_key(&job)).unwrap();
+        story.complete(worker, job);
+    }
+    let jobs: Vec<_> = (0..4).map(|_| story.submit("good")).collect();
+    story.work_to(10, &FLEET);
+    story.work_to(80, &FLEET[..1]);
+    for worker in &FLEET[1..] {
+        assert_eq!(story.presence(worker), Presence::Offline);
+    }
+    assert_eq!(story.news("workflow:"), [""; 0]);
+    assert!(story.plane.quarantine().iter().next().is_none(), "three lost workers say nothing about the shape");
+    for job in jobs {
+        while !story.hand("a").held.contains_key(&job) {
+            let held: Vec<_> = story.hand("a").held.keys().copied().collect();
+            held.into_iter().for_each(|job| drop(story.complete("a", job)));
+            story.wait(5);
+            story.poll("a");
+        }
+        story.complete("a", job);
+        story.is(job, "completed by a");
+    }
+}
+
 /// Faults: C12, C14.
 #[test]
 fn one_trial_after_the_other_fails_and_then_what_waits_fails() {
