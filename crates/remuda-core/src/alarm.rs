@@ -16,8 +16,6 @@ pub enum Alarm {
     Block(WorkerId, Shape),
     /// A quarantined shape may have a trial.
     Shape(Shape),
-    /// The mass-loss brake may be released.
-    Brake,
     /// The control cycle is due.
     Cycle,
     /// A provider call is due.
@@ -34,7 +32,6 @@ impl Alarm {
             }
             Alarm::Block(worker, shape) => format!("the block of {worker} for shape {} ends", shape.short()),
             Alarm::Shape(shape) => format!("shape {} may have its trial", shape.short()),
-            Alarm::Brake => "the mass-loss brake may be released".to_owned(),
             Alarm::Cycle => "the control cycle is due".to_owned(),
             Alarm::Provider => "a call to a provider is due (list, prices or a return)".to_owned(),
         }
@@ -102,12 +99,12 @@ mod tests {
     fn an_alarm_can_be_moved_and_taken_away() {
         let at = Timestamp::from_millis;
         let mut alarms = Alarms::default();
-        alarms.set(Alarm::Brake, Some(at(5)));
+        alarms.set(Alarm::Provider, Some(at(5)));
         alarms.set(Alarm::Cycle, Some(at(3)));
-        alarms.set(Alarm::Brake, Some(at(2)));
+        alarms.set(Alarm::Provider, Some(at(2)));
         assert!(alarms.is_consistent());
         assert_eq!(alarms.take_due(at(1)), None);
-        assert_eq!(alarms.take_due(at(4)), Some(Alarm::Brake));
+        assert_eq!(alarms.take_due(at(4)), Some(Alarm::Provider));
         alarms.set(Alarm::Cycle, None);
         assert_eq!(alarms.take_due(at(9)), None);
         assert!(alarms.is_consistent());

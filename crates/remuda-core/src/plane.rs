@@ -36,6 +36,7 @@ use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::id::{JobId, MachineId, Sequence, Term, WorkerId};
 use crate::job::{Job, JobState};
+use crate::machine::Presence;
 use crate::quarantine::Quarantine;
 use crate::record::{AcceptedJob, JobStatus, StoredState};
 use crate::refusal::Refusal;
@@ -165,6 +166,7 @@ impl Plane {
                     // The previous plane may have sent the order.
                     (hold.sends, hold.is_inherited) = (1, true);
                 }
+                worker.awaits_proof = worker.presence == Presence::Offline;
             }
             self.trust.start(worker, &job.kind.shape, job.id);
         }
@@ -202,6 +204,10 @@ impl Plane {
                 self.beat(now, &worker, token_hash, &beat, long_poll)
             }
             PlaneEvent::ConnectionDropped { worker, seq } => self.connection_dropped(now, &worker, seq),
+            PlaneEvent::ListenerChecked { is_answering } => {
+                self.workers.record_listener(is_answering);
+                Ok(PlaneAnswer::Done)
+            }
             PlaneEvent::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, &reason),
             PlaneEvent::Drain { worker, reason, within } => self.drain(now, &worker, &reason, within),
             PlaneEvent::DrainMachine { machine, reason, within } => {
@@ -262,7 +268,6 @@ impl Plane {
                 Some(Alarm::Worker(worker)) => self.worker_alarm(now, &worker),
                 Some(Alarm::Block(worker, shape)) => self.block_alarm(now, &worker, shape),
                 Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
-                Some(Alarm::Brake) => self.brake_alarm(now),
                 Some(Alarm::Cycle) => drop(self.cycle(now)),
                 Some(Alarm::Provider) => self.run_provider_calls(now),
                 None => break,

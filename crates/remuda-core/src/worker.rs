@@ -9,7 +9,9 @@
 //! Two sources say what a worker holds: the plane's orders and the worker's beats. An assignment is *sent* once an
 //! order went out, and *confirmed* once a beat listed it; a confirmed assignment that a later beat omits is lost.
 
+mod assignment;
 mod availability;
+mod line;
 mod report;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +24,14 @@ use crate::need::Capabilities;
 use crate::probation::Probation;
 use crate::record::WorkerRow;
 use crate::reliability::Reliability;
-use crate::service::ServiceState;
-use crate::settings::{Settings, StuckPolicy};
+use crate::settings::Settings;
 use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
 use crate::wire;
 
+pub use self::assignment::{Assignment, Overrun, PendingCancel};
 pub use self::availability::Availability;
+pub use self::line::Line;
 pub use self::report::ReportChange;
 
 #[derive(Clone, Debug)]
@@ -51,6 +54,8 @@ pub struct Worker {
     /// Why it takes no work although it is online.
     pub unavailable_reason: Option<String>,
     pub watch: Watch,
+    /// When the plane was last away itself: a connection that was closed meanwhile makes no one suspect sooner.
+    pub excused_at: Timestamp,
     /// Extra silence allowed since the given time, until the next beat.
     silence_allowance: (Timestamp, Duration),
     /// Silence allowed while it holds nothing, if the worker asked for a limit of its own.
@@ -66,8 +71,9 @@ pub struct Worker {
     pub beat_seq: u64,
     /// It has sent a beat since the plane started; until then no order can reach it.
     pub has_beaten: bool,
-    /// A long poll waits for orders.
-    pub is_polling: bool,
+    pub line: Line,
+    /// It is offline because nothing is heard of it, and what it holds stays with it until there is a proof that we hear.
+    pub awaits_proof: bool,
     /// It has left: later messages were sent before that.
     pub has_left: bool,
     pub assignments: BTreeMap<JobId, Assignment>,
@@ -94,85 +100,6 @@ pub struct AttemptCounts {
     pub lost: u64,
     pub busy_millis: u64,
     pub went_stale: u64,
-}
-
-/// An attempt assigned to this worker.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Assignment {
-    pub attempt: Attempt,
-    pub assigned_at: Timestamp,
-    /// The beat whose reply carried the order.
-    pub sent_with: Option<u64>,
-    /// How often the order was sent: one reply may be lost, and one overtaken by a beat.
-    pub sends: u32,
-    pub sent_at: Timestamp,
-    pub is_confirmed: bool,
-    /// Assigned by the previous plane, which may have seen it confirmed.
-    pub is_inherited: bool,
-    pub step: u64,
-    pub progress: f32,
-    pub phase: String,
-    pub progressed_at: Timestamp,
-    /// The service runs it, as far as known; until then it is being submitted or queued there.
-    pub is_running: bool,
-    /// Limits set by the job itself.
-    pub start_limit: Option<Duration>,
-    pub node_limit: Option<Duration>,
-}
-
-/// In which way an attempt overran its limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overrun {
-    /// No progress, or too old: the rule for all jobs.
-    Stuck,
-    /// The service did not start it within the job's own limit.
-    NotBegun(Duration),
-    /// No progress for longer than the job's own limit.
-    NoProgress(Duration),
-}
-
-/// An attempt that the worker should cancel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PendingCancel {
-    pub reason: String,
-    pub sent_at: Option<Timestamp>,
-}
-
-impl PendingCancel {
-    pub fn new(reason: String) -> Self {
-        PendingCancel { reason, sent_at: None }
-    }
-}
-
-impl Assignment {
-    /// Whether the worker may have started it.
-    pub fn may_have_started(&self) -> bool {
-        self.is_confirmed || self.is_inherited
-    }
-
-    /// When it will have overrun unless it makes progress, and in which way.
-    pub fn overrun_at(&self, started_at: Option<Timestamp>, settings: &Settings) -> (Timestamp, Overrun) {
-        let from = match settings.stuck_policy {
-            StuckPolicy::Progress => self.progressed_at,
-            StuckPolicy::Age => started_at.unwrap_or(self.assigned_at),
-        };
-        let stuck = (from.plus(settings.stuck_after), Overrun::Stuck);
-        let own = if self.is_running {
-            self.node_limit.map(|limit| (self.progressed_at.plus(limit), Overrun::NoProgress(limit)))
-        } else {
-            self.start_limit.map(|limit| (self.assigned_at.plus(limit), Overrun::NotBegun(limit)))
-        };
-        // At the same moment the job's own limit wins: the submitter set it.
-        own.filter(|(at, _)| *at <= stuck.0).unwrap_or(stuck)
-    }
-
-    /// Whether this report means that the service runs it. A service with a queue reports when it leaves the queue; a
-    /// worker without a service runs the attempt itself.
-    pub fn is_reported_running(held: &wire::HeldAttempt) -> bool {
-        let by_word =
-            held.service.as_ref().map_or(held.step > 0, |note| note.status == ServiceState::Running);
-        by_word || !held.phase.is_empty() || held.progress > 0.0
-    }
 }
 
 /// Less silence is normal on any network, and more than a day is not worth waiting for.
@@ -208,6 +135,7 @@ impl Worker {
             reason: "joined".to_owned(),
             unavailable_reason: None,
             watch: Watch::new(now),
+            excused_at: now,
             silence_allowance: (Timestamp::ZERO, Duration::ZERO),
             stale_after: join
                 .stale_after_millis
@@ -220,7 +148,8 @@ impl Worker {
             check: None,
             beat_seq: 0,
             has_beaten: true,
-            is_polling: false,
+            line: Line::Quiet,
+            awaits_proof: false,
             has_left: false,
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),
@@ -245,7 +174,8 @@ impl Worker {
         settings.beat_idle.min(self.stale_after(settings) / 3)
     }
 
-    /// When silence makes it suspect, and when offline: a busy worker is watched more closely.
+    /// When silence makes it suspect, and when offline: a busy worker is watched more closely, and so is one whose
+    /// connection was closed.
     pub fn limits(&self, settings: &Settings) -> WatchLimits {
         if self.assignments.is_empty() {
             // A beat may be late by half an interval before new work goes elsewhere.
@@ -255,13 +185,17 @@ impl Worker {
         } else {
             let (since, lent) = self.silence_allowance;
             let lent = if self.watch.seen_at() < since { lent } else { Duration::ZERO };
-            WatchLimits { silence_max: settings.suspect_after + lent, verdict_max: settings.lease + lent }
+            let is_hasty = self.line.is_closed() && self.watch.seen_at() >= self.excused_at;
+            let late = if is_hasty { settings.beat_busy * 3 / 2 } else { settings.suspect_after };
+            let silence_max = late.min(settings.suspect_after);
+            WatchLimits { silence_max: silence_max + lent, verdict_max: settings.lease + lent }
         }
     }
 
     /// The number of attempts that can still be assigned.
     pub fn free_slots(&self, now: Timestamp) -> usize {
-        if !self.availability(now).is_ready() {
+        // No order could be delivered before its next message.
+        if !self.availability(now).is_ready() || self.line.is_closed() {
             return 0;
         }
         let slots = self.slots.min(self.slots_observed.unwrap_or(u32::MAX));
@@ -323,6 +257,21 @@ impl Worker {
         Some(hold)
     }
 
+    /// Nothing has been heard of it for too long. `is_proven`: it is its fault and not ours.
+    pub fn go_offline(&mut self, now: Timestamp, reason: &str, is_proven: bool) {
+        if is_proven {
+            self.reliability.mark_stale(now, self.watch.seen_at());
+            self.counts.went_stale += 1;
+        } else {
+            self.reliability.mark_away(now);
+        }
+        (self.presence, self.changed_at) = (Presence::Offline, now);
+        if self.line == Line::Polling {
+            self.line = Line::Quiet;
+        }
+        reason.clone_into(&mut self.reason);
+    }
+
     /// Averages the old and the new duration of a shape.
     pub fn record_duration(&mut self, shape: &Shape, took: Duration) {
         if self.run_times.len() >= PACES_MAX && !self.run_times.contains_key(shape) {
@@ -335,12 +284,14 @@ impl Worker {
     /// When time alone changes something.
     pub fn wake_at(&self, now: Timestamp, settings: &Settings) -> Option<Timestamp> {
         let silence = match self.presence {
-            Presence::Online | Presence::Suspect => Some(self.watch.wake_at(self.limits(settings))),
-            Presence::Offline => None,
+            Presence::Offline if !self.awaits_proof => None,
+            Presence::Online | Presence::Suspect | Presence::Offline => {
+                Some(self.watch.wake_at(self.limits(settings)))
+            }
         };
         let stuck = self.assignments.values().map(|hold| hold.overrun_at(None, settings).0).min();
         let probation = self.probation.until().filter(|until| now < *until);
-        [silence, stuck, probation].into_iter().flatten().min()
+        [silence, stuck, probation, self.line.wake_at()].into_iter().flatten().min()
     }
 
     pub fn row(&self) -> WorkerRow {
@@ -401,6 +352,7 @@ impl Worker {
             reason: row.reason,
             unavailable_reason: row.unavailable_reason,
             watch,
+            excused_at: now,
             silence_allowance: (Timestamp::ZERO, Duration::ZERO),
             stale_after: row.stale_after_millis.map(Duration::from_millis),
             reliability: row.reliability.unwrap_or_else(|| {
@@ -423,7 +375,8 @@ impl Worker {
             check: row.check,
             beat_seq: 0,
             has_beaten: false,
-            is_polling: false,
+            line: Line::Quiet,
+            awaits_proof: false,
             has_left: false,
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),

@@ -1,9 +1,9 @@
 //! The tables of what is rented: a machine, and the two brakes that hold decisions about machines back.
 
 use super::{Done, cross};
-use crate::brake::{CreationBrake, MassLoss};
+use crate::brake::{CreationBrake, Judgement, MassLoss, Silence};
 use crate::fleet::FleetSettings;
-use crate::id::WorkerId;
+use crate::id::{MachineId, WorkerId};
 use crate::provider::{Pod, PodStatus};
 use crate::rental::{Rental, RentalEvent, ReturnCause};
 use crate::settings::Settings;
@@ -120,39 +120,61 @@ pub(super) fn creation_brake() -> String {
     )
 }
 
-fn worker(n: usize) -> WorkerId {
-    format!("gpu-{n}").parse().unwrap()
+/// A worker that was last heard at second 0; the plane has heard others since then, or has not.
+struct Silent {
+    brake: MassLoss,
+    worker: WorkerId,
+    machine: MachineId,
+    now: u64,
+    judged: Option<Judgement>,
 }
 
-impl Braked<MassLoss> {
-    fn after(silent: usize, beats: usize) -> Self {
-        let mut it = Braked { brake: MassLoss::default(), now: 0 };
-        (0..silent).for_each(|n| drop(it.falls_silent(n)));
-        (0..beats).for_each(|n| drop(it.beats(n)));
+impl Silent {
+    fn after(seconds: u64) -> Silent {
+        let brake = MassLoss::default();
+        let mut it =
+            Silent { brake, worker: "a".parse().unwrap(), machine: "box".parse().unwrap(), now: 0, judged: None };
+        drop(it.passes(seconds));
         it
     }
 
-    /// Four workers in all.
-    fn falls_silent(&mut self, n: usize) -> Done {
-        self.brake.record_loss(at(self.now), &worker(n), 3_usize.saturating_sub(n), &Settings::default());
-        Ok(())
-    }
-
-    fn beats(&mut self, n: usize) -> Done {
-        self.brake.record_beat(at(self.now), &worker(n), &Settings::default());
-        Ok(())
-    }
-
     fn passes(&mut self, seconds: u64) -> Done {
-        self.now += seconds;
-        self.brake.release(at(self.now));
+        for _ in 0..seconds {
+            self.now += 1;
+            if self.now >= Settings::default().lease.as_secs() && !self.is_judged() {
+                self.judge();
+            }
+        }
         Ok(())
+    }
+
+    fn is_judged(&self) -> bool {
+        self.judged == Some(Judgement::Dead)
+    }
+
+    fn judge(&mut self) {
+        let settings = Settings::default();
+        let silence = Silence {
+            worker: &self.worker,
+            machine: &self.machine,
+            since: at(0),
+            silence_max: settings.suspect_after,
+            is_rented: true,
+        };
+        self.judged = Some(self.brake.judge(at(self.now), &silence, || 4, &settings));
+    }
+
+    fn hears(&mut self, name: &str, is_on_time: bool) -> Done {
+        let (worker, machine) = (name.parse().unwrap(), name.parse().unwrap());
+        self.brake.record_message(at(self.now), &worker, &machine, is_on_time, &Settings::default());
+        self.passes(8)
     }
 
     fn shown(&self) -> String {
-        match self.brake.wake_at() {
-            Some(until) => format!("on for {} s", until.since(at(self.now)).as_secs()),
-            None => "off".to_owned(),
+        match (self.judged, self.brake.is_on()) {
+            (Some(Judgement::Dead), _) => "dead".to_owned(),
+            (_, true) => "on".to_owned(),
+            (_, false) => "off".to_owned(),
         }
     }
 }
@@ -160,17 +182,29 @@ impl Braked<MassLoss> {
 pub(super) fn mass_loss_brake() -> String {
     cross(
         &[
-            ("off", || Braked::<MassLoss>::after(0, 0)),
-            ("off, 2 of 4 silent", || Braked::<MassLoss>::after(2, 0)),
-            ("on for 900 s", || Braked::<MassLoss>::after(3, 0)),
-            ("on for 30 s, one beats again", || Braked::<MassLoss>::after(3, 1)),
+            ("off, the lease runs", || Silent::after(20)),
+            ("off, the lease ran out", || Silent::after(30)),
+            ("on", || Silent::after(60)),
         ],
         &[
-            ("a third worker falls silent", |it| it.falls_silent(2)),
-            ("a worker beats", |it| it.beats(1)),
+            ("a worker beats on time", |it| it.hears("b", true)),
+            ("a worker returns from silence", |it| it.hears("b", false)),
+            ("a worker returns and beats on for 30 s", |it| {
+                it.hears("b", false)?;
+                it.passes(30)?;
+                it.hears("b", true)
+            }),
+            ("its connection turns out to be closed", |it| {
+                it.brake.record_silence(&it.worker.clone(), true);
+                it.passes(1)
+            }),
+            ("its provider answers a list", |it| {
+                it.brake.record_list(at(it.now));
+                it.passes(1)
+            }),
             ("a lease passes", |it| it.passes(Settings::default().lease.as_secs())),
             ("15 min pass", |it| it.passes(900)),
         ],
-        Braked::<MassLoss>::shown,
+        Silent::shown,
     )
 }

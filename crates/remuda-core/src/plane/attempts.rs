@@ -17,6 +17,7 @@ use crate::time::Timestamp;
 use crate::verdict::{AttemptFailure, AttemptVerdict};
 use crate::webhook::WebhookDelivery;
 use crate::wire::{AttemptOutcome, FinishedAttempt};
+use crate::worker::Line;
 
 /// A completed job without a returned value still has a result.
 const NO_RESULT: &str = "null";
@@ -41,7 +42,7 @@ impl Plane {
         let job = self.jobs.start(now, id, event, &self.settings);
         let job = job.expect("routing chose a job that is there and may start");
         worker.add_assignment(now, job, &self.settings);
-        let is_polling = worker.is_polling;
+        let is_polling = worker.line == Line::Polling;
         if self.trust.start(worker_id, &job.kind.shape, id) {
             self.router.offer_again();
         }

@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 use crate::wire::{AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartOrder};
-use crate::worker::{Assignment, PendingCancel};
+use crate::worker::{Assignment, Line, PendingCancel};
 use crate::workflow::JobKeys;
 
 /// A worker's row is stored at most this often because of beats alone.
@@ -63,7 +63,7 @@ impl Plane {
         if beat.seq <= worker.beat_seq {
             return Err(Refusal::StaleBeat { newest: worker.beat_seq });
         }
-        (worker.beat_seq, worker.is_polling) = (beat.seq, false);
+        (worker.beat_seq, worker.line) = (beat.seq, Line::Quiet);
         let (seq, is_draining) = (beat.seq, beat.draining);
         let has_other_room = beat.slots.is_some_and(|slots| slots != worker.slots);
         // Not a beat that ends an attempt: a worker that overstates its slots would be retried after every job.
@@ -86,7 +86,7 @@ impl Plane {
         let Some(worker) = self.workers.get_mut(id) else { return Ok(PlaneAnswer::Reply(reply)) };
         let sends_drain = reply.drain && !is_draining && is_due(now, worker.drain_sent_at, again);
         if reply.is_empty() && !sends_drain && long_poll {
-            worker.is_polling = true;
+            worker.line = Line::Polling;
             return Ok(PlaneAnswer::Pending);
         }
         worker.drain_sent_at = Some(now).filter(|_| reply.drain);
@@ -120,13 +120,13 @@ impl Plane {
         };
         let is_coming = worker.state == WorkerState::Spawning;
         let was = worker.presence;
-        (worker.presence, worker.has_beaten) = (Presence::Online, true);
+        (worker.presence, worker.has_beaten, worker.awaits_proof) = (Presence::Online, true, false);
         worker.reliability.mark_up(now);
         if change.has_turned {
             let reason = worker.unavailable_reason.as_deref().unwrap_or_default();
             self.outbox.publish_with_state(now, worker, DomainEvent::WorkerState { worker, reason });
         }
-        self.workers.end_mass_loss(now, id, &self.settings, &mut self.outbox);
+        self.workers.hear(now, id, was == Presence::Online, &self.settings, &mut self.outbox);
         if was == Presence::Offline {
             self.workers.publish(now, id, DomainEvent::WorkerBack(id), &mut self.outbox);
             self.workers.update_machine_presence(
@@ -293,14 +293,14 @@ impl Plane {
     /// Sends orders that arose while long polls were open, one reply per worker.
     pub(super) fn flush(&mut self, now: Timestamp) -> PlaneAnswer {
         for id in self.workers.take_undelivered() {
-            let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_polling) else { continue };
+            let Some(worker) = self.workers.get(&id).filter(|worker| worker.line == Line::Polling) else { continue };
             let seq = worker.beat_seq;
             let reply = self.orders(now, &id, seq);
             if reply.is_empty() && !reply.drain {
                 continue;
             }
             if let Some(worker) = self.workers.get_mut(&id) {
-                worker.is_polling = false;
+                worker.line = Line::Quiet;
                 worker.drain_sent_at = Some(now).filter(|_| reply.drain);
             }
             self.outbox.effect(PlaneEffect::SendOrders { worker: id, reply });
@@ -308,6 +308,7 @@ impl Plane {
         PlaneAnswer::Done
     }
 
+    /// The worker's end closed its long poll, usually to send its next beat: no suspicion.
     pub(super) fn connection_dropped(
         &mut self,
         now: Timestamp,
@@ -315,16 +316,11 @@ impl Plane {
         seq: u64,
     ) -> Result<PlaneAnswer, Refusal> {
         let worker = self.workers.expect(id)?;
-        if worker.beat_seq != seq || !worker.is_polling {
-            return Err(Refusal::StaleBeat { newest: worker.beat_seq });
-        }
-        worker.is_polling = false;
-        worker.watch.probe_now(now, worker.limits(&self.settings));
-        if worker.presence == Presence::Online {
-            // Counted as a loss until it beats: when the plane's own link fails, connections drop first.
-            self.mark_suspect(now, id);
+        // A newer beat came before the end of the old one was noticed: nothing is missing.
+        if (worker.beat_seq, worker.line) == (seq, Line::Polling) {
+            worker.close_line(now);
+            self.workers.note_closed(id);
             self.workers.watch(now, id, &self.settings, &mut self.outbox);
-            self.expedite_list(now, id);
         }
         Ok(PlaneAnswer::Done)
     }

@@ -39,10 +39,14 @@ pub enum PlaneEvent {
         beat: Box<Beat>,
         long_poll: bool,
     },
-    /// A long poll was dropped: a reason to check the worker sooner, and nothing more.
+    /// A long poll was closed by the worker's end, usually because it sends its next beat.
     ConnectionDropped {
         worker: WorkerId,
         seq: u64,
+    },
+    /// Whether the plane's own listener answers the plane itself: if not, it hears no worker.
+    ListenerChecked {
+        is_answering: bool,
     },
     /// A worker leaves (with its token), or an operator removes it.
     Leave {

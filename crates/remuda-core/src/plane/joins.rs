@@ -17,7 +17,7 @@ use crate::rental::ReturnCause;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
-use crate::worker::{Assignment, Worker};
+use crate::worker::{Assignment, Line, Worker};
 
 /// No worker joins this often; a higher claim is nonsense.
 const INCARNATION_MAX: u64 = u64::MAX / 2;
@@ -66,7 +66,7 @@ impl Plane {
             self.workers.cancel_unknown(&id, &join.held);
         }
         self.raise_fences(now, &join.held);
-        self.workers.end_mass_loss(now, &id, &self.settings, &mut self.outbox);
+        self.workers.hear(now, &id, false, &self.settings, &mut self.outbox);
         self.workers.store(now, &id, &mut self.outbox);
         self.workers.publish(
             now,
@@ -241,11 +241,15 @@ impl Plane {
             (Presence::Offline, WorkerState::Terminated, now);
         // A worker that leaves closed its own connection; one removed by an operator is informed over its open long
         // poll.
-        worker.is_polling &= token_hash.is_none();
+        if token_hash.is_some() {
+            worker.line = Line::Quiet;
+        }
+        worker.awaits_proof = false;
         worker.reliability.mark_away(now);
         reason.clone_into(&mut worker.reason);
         let held: Vec<_> = worker.assignments.keys().copied().collect();
         self.workers.has_orders(id);
+        self.workers.stop_judging(now, id, &mut self.outbox);
         self.router.offer_again();
         self.workers.watch(now, id, &self.settings, &mut self.outbox);
         for job in held {

@@ -35,6 +35,7 @@ impl Plane {
             self.judge_pod(now, machine, pod);
         }
         if !is_doubtful {
+            self.workers.record_list(now);
             self.fleets.track_orphans(now, &settings, strays, &self.settings, &mut self.outbox);
         }
         self.judge_machines(now, &settings);
@@ -115,7 +116,7 @@ impl Plane {
         self.outbox.set_alarm(Alarm::Provider, next);
     }
 
-    /// A worker's connection dropped: if its machine is rented, the provider may know why.
+    /// A worker's connection is gone or its beat is late: if its machine is rented, the provider may know why.
     pub(super) fn expedite_list(&mut self, now: Timestamp, id: &WorkerId) {
         if self.workers.get(id).is_some_and(|worker| self.fleets.expedite_list(&worker.machine)) {
             self.outbox.set_alarm(Alarm::Provider, Some(now));

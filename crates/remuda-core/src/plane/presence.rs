@@ -1,12 +1,13 @@
-//! Detects silent workers and acts on them, unless most of the fleet falls silent together: then the plane's own link
-//! has more likely failed, and the mass-loss brake holds the verdicts back.
+//! Detects silent workers and acts on them. While there is no proof that the plane hears, the mass-loss brake holds the
+//! verdicts back.
 
 use std::time::Duration;
 
 use super::attempts::Blame;
 use super::workers::PresenceChange;
-use super::{DomainEvent, Plane};
+use super::{DomainEvent, Plane, PlaneEffect};
 use crate::alarm::Alarm;
+use crate::brake::Judgement;
 use crate::id::{JobId, WorkerId};
 use crate::job::JobState;
 use crate::machine::Presence;
@@ -14,6 +15,7 @@ use crate::settings::StuckPolicy;
 use crate::supervise::WatchVerdict;
 use crate::time::{Timestamp, humanize};
 use crate::verdict::AttemptVerdict;
+use crate::wire::BeatReply;
 use crate::worker::{Overrun, PendingCancel};
 
 impl Plane {
@@ -30,45 +32,90 @@ impl Plane {
     pub(super) fn worker_alarm(&mut self, now: Timestamp, id: &WorkerId) {
         self.fail_stuck(now, id);
         let Some(worker) = self.workers.get_mut(id) else { return };
+        let has_lost_line = worker.lose_line(now);
         let limits = worker.limits(&self.settings);
         let finding = worker.watch.check(now, limits);
-        let presence = worker.presence;
+        let (presence, awaits_proof) = (worker.presence, worker.awaits_proof);
         match (presence, finding) {
-            (Presence::Offline, _) | (_, WatchVerdict::Alive) => {}
-            (Presence::Suspect, WatchVerdict::Probe | WatchVerdict::Probing) => {}
+            (_, WatchVerdict::Alive) => {}
+            (Presence::Suspect | Presence::Offline, WatchVerdict::Probe | WatchVerdict::Probing) => {}
+            (Presence::Offline, WatchVerdict::Silent) if !awaits_proof => {}
             (Presence::Online, WatchVerdict::Probe | WatchVerdict::Probing) => self.mark_suspect(now, id),
-            (Presence::Online | Presence::Suspect, WatchVerdict::Silent) => {
-                if presence == Presence::Online {
-                    self.mark_suspect(now, id);
-                }
-                self.mark_offline(now, id);
+            (Presence::Online, WatchVerdict::Silent) => {
+                self.mark_suspect(now, id);
+                self.judge_silent(now, id);
             }
+            (Presence::Suspect | Presence::Offline, WatchVerdict::Silent) => self.judge_silent(now, id),
+        }
+        if has_lost_line {
+            self.router.offer_again();
+            self.expedite_list(now, id);
         }
         self.workers.watch(now, id, &self.settings, &mut self.outbox);
         self.assign(now, id);
     }
 
     /// No new work for the worker; it keeps its attempts for now.
-    pub(super) fn mark_suspect(&mut self, now: Timestamp, id: &WorkerId) {
-        self.workers.mark_suspect(now, id, &self.settings, &mut self.outbox);
+    fn mark_suspect(&mut self, now: Timestamp, id: &WorkerId) {
+        self.workers.mark_suspect(now, id, &mut self.outbox);
         self.router.offer_again();
+        self.expedite_list(now, id);
     }
 
-    /// Declares a silent worker offline, unless the brake holds that back.
-    fn mark_offline(&mut self, now: Timestamp, id: &WorkerId) {
-        if self.workers.mass_loss().is_on(now) {
+    /// The worker's lease ran out: it is dead if there is a proof that we hear.
+    fn judge_silent(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let is_rented = self.fleets.is_rented(&worker.machine);
+        let is_stale = worker.watch.silent_for(now) >= worker.stale_after(&self.settings);
+        match self.workers.judge(now, id, is_rented, &self.settings, &mut self.outbox) {
+            Judgement::Dead => {
+                self.mark_offline(now, id, true);
+                self.lose_all(now, id);
+            }
+            Judgement::Unproven => {
+                if is_stale {
+                    self.mark_offline(now, id, false);
+                }
+                self.ask_for_beats(now);
+            }
+            Judgement::Later => {}
+        }
+    }
+
+    /// Asks some workers to beat now, by an answer to their long polls: that would prove that we hear.
+    fn ask_for_beats(&mut self, now: Timestamp) {
+        for worker in self.workers.hang_up_some(now, &self.settings) {
+            let reply = BeatReply { term: self.term, ..BeatReply::default() };
+            self.outbox.effect(PlaneEffect::SendOrders { worker, reply });
+        }
+    }
+
+    /// A silent worker is offline. Without a proof that we hear, that is not held against it, and it keeps its attempts.
+    fn mark_offline(&mut self, now: Timestamp, id: &WorkerId, is_proven: bool) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let was_offline = worker.presence == Presence::Offline;
+        worker.awaits_proof = !is_proven;
+        if was_offline && !is_proven {
             return;
         }
-        let Some(worker) = self.workers.get_mut(id) else { return };
-        let silence = worker.watch.silent_for(now);
-        let reason = format!("no beat for {}", humanize(silence));
+        let reason = format!("no beat for {}", humanize(worker.watch.silent_for(now)));
         let seen_at = worker.watch.seen_at();
-        worker.reliability.mark_stale(now, seen_at);
-        (worker.presence, worker.changed_at) = (Presence::Offline, now);
-        worker.is_polling = false;
+        let change = if is_proven { PresenceChange::Stale(seen_at) } else { PresenceChange::Away };
+        worker.go_offline(now, &reason, is_proven);
         self.router.offer_again();
-        worker.counts.went_stale += 1;
-        worker.reason.clone_from(&reason);
+        self.workers.store(now, id, &mut self.outbox);
+        if !was_offline {
+            let event = DomainEvent::WorkerOffline { worker: id, reason: &reason };
+            self.workers.publish(now, id, event, &mut self.outbox);
+            self.workers.update_machine_presence(now, id, change, &self.settings, &mut self.outbox);
+        }
+        self.workers.alert_if_unreliable(now, id, &self.settings, &mut self.outbox);
+    }
+
+    /// Takes away everything that a dead worker held.
+    fn lose_all(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let reason = worker.reason.clone();
         let held: Vec<_> =
             worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
         for (job, has_begun) in held {
@@ -77,21 +124,6 @@ impl Plane {
             let why = format!("worker {id} fell silent: {reason}");
             self.lose(now, job, AttemptVerdict::WorkerSilent, why, blame);
         }
-        self.workers.store(now, id, &mut self.outbox);
-        self.workers.publish(
-            now,
-            id,
-            DomainEvent::WorkerOffline { worker: id, reason: &reason },
-            &mut self.outbox,
-        );
-        self.workers.update_machine_presence(
-            now,
-            id,
-            PresenceChange::Stale(seen_at),
-            &self.settings,
-            &mut self.outbox,
-        );
-        self.workers.alert_if_unreliable(now, id, &self.settings, &mut self.outbox);
     }
 
     /// Takes away attempts that overran their limits; their worker is ordered to cancel them.
@@ -139,12 +171,6 @@ impl Plane {
                 format!("no progress within its node limit of {}", humanize(limit)),
                 Blame::Pair,
             ),
-        }
-    }
-
-    pub(super) fn brake_alarm(&mut self, now: Timestamp) {
-        for worker in self.workers.release_brake(now, &mut self.outbox) {
-            self.worker_alarm(now, &worker);
         }
     }
 

@@ -154,7 +154,11 @@ impl<'a> Matching<'a> {
             let is_too_small = !job.has_failed_on(&worker.id);
             return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedBefore });
         }
-        (worker.free_slots(self.now) == 0).then_some(PassedOver::Busy { slots: worker.slots })
+        match (worker.line.is_closed(), worker.free_slots(self.now)) {
+            (true, _) => Some(PassedOver::Unavailable(Availability::Disconnected)),
+            (false, 0) => Some(PassedOver::Busy { slots: worker.slots }),
+            (false, _) => None,
+        }
     }
 
     /// Reasons that depend on the worker and the shape, not on the single job.

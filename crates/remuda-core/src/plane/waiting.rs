@@ -48,7 +48,7 @@ impl Group {
             PassedOver::Unavailable(Availability::Starting | Availability::Ready) => Group::Starting,
             PassedOver::Unavailable(Availability::Probation { .. }) => Group::OnProbation,
             PassedOver::Unavailable(Availability::Unheard) => Group::Unheard,
-            PassedOver::Unavailable(Availability::Suspect) => Group::Silent,
+            PassedOver::Unavailable(Availability::Suspect | Availability::Disconnected) => Group::Silent,
             PassedOver::Unavailable(Availability::Sick { .. }) => Group::Sick,
             PassedOver::Unavailable(Availability::Draining) => Group::Draining,
             PassedOver::Unavailable(

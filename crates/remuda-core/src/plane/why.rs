@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::{PassedOver, Plane, waiting};
 use crate::id::{JobId, Shape, WorkerId};
 use crate::job::{Job, JobState, retry_reason};
+use crate::machine::Presence;
 use crate::need::Mismatch;
 use crate::quarantine;
 use crate::record::{JobStatus, PastAttempt};
@@ -116,7 +117,10 @@ impl Plane {
         match job.state() {
             JobState::Waiting { not_before } if now < *not_before => retry_reason(now, *not_before),
             JobState::Waiting { .. } => {
-                let reason = self.waiting_reason(now, job);
+                let mut reason = self.waiting_reason(now, job);
+                if let Some(brake) = self.workers.mass_loss().reason(now) {
+                    reason = format!("{reason}; {brake}");
+                }
                 // Machines on their way matter most to a waiting client.
                 self.pending_machines(job).map_or(reason.clone(), |coming| format!("{coming} ({reason})"))
             }
@@ -124,14 +128,23 @@ impl Plane {
                 let hold = self.workers.get(worker).and_then(|worker| worker.assignments.get(&job.id));
                 let progress = hold.map_or(0.0, |hold| hold.progress * 100.0);
                 let quiet = hold.map_or(now, |hold| hold.progressed_at);
-                format!(
+                let running = format!(
                     "running on {worker} for {}, {progress:.0} % done, last progress {} ago",
                     humanize(now.since(*started_at)),
                     humanize(now.since(quiet))
-                )
+                );
+                self.silence_reason(now, worker).map_or(running.clone(), |silent| format!("{running}; {silent}"))
             }
             JobState::Ended(row) => row.name().to_owned(),
         }
+    }
+
+    /// What is known and held back about a worker that is not heard.
+    fn silence_reason(&self, now: Timestamp, worker: &WorkerId) -> Option<String> {
+        let worker = self.workers.get(worker).filter(|worker| worker.presence != Presence::Online)?;
+        let silent = humanize(now.since(worker.watch.seen_at()));
+        let brake = self.workers.mass_loss().reason(now).map(|brake| format!("; {brake}"));
+        Some(format!("its worker is {} (no beat for {silent}){}", worker.presence, brake.unwrap_or_default()))
     }
 
     fn blocks_of(&self, shape: &Shape) -> Vec<BlockedWorker> {

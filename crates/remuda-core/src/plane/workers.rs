@@ -39,6 +39,7 @@ pub(super) struct Workers {
 impl Workers {
     pub(super) fn restore(&mut self, now: Timestamp, rows: Vec<WorkerRow>) {
         self.known.extend(rows.into_iter().map(|row| (row.id.clone(), Worker::restore(now, row))));
+        self.mass_loss.listen_from(now);
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -96,6 +97,7 @@ impl Workers {
     pub(super) fn forget(&mut self, now: Timestamp, id: &WorkerId, outbox: &mut Outbox) -> Option<Worker> {
         let worker = self.known.remove(id)?;
         self.free.remove(id);
+        self.stop_judging(now, id, outbox);
         self.forget_machine(&worker.machine, outbox);
         outbox.publish(now, DomainEvent::WorkerForgotten(id));
         outbox.record(Record::WorkerForgotten { worker: id.clone() });

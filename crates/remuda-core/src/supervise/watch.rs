@@ -47,15 +47,13 @@ impl Watch {
         self.counted_from = self.counted_from.plus(deaf_for).min(now);
     }
 
-    /// An event suggests a probe before the silence does.
-    pub fn probe_now(&mut self, now: Timestamp, limits: WatchLimits) {
-        if now.since(self.counted_from) < limits.silence_max {
-            self.is_probing = true;
-        }
-    }
-
     pub fn seen_at(&self) -> Timestamp {
         self.seen_at
+    }
+
+    /// From when its silence counts.
+    pub fn counted_from(&self) -> Timestamp {
+        self.counted_from
     }
 
     pub fn silent_for(&self, now: Timestamp) -> Duration {
@@ -94,10 +92,9 @@ mod tests {
     enum Do {
         Signal,
         Extend(u64),
-        ProbeNow,
         Check(WatchVerdict),
     }
-    use Do::{Check, Extend, ProbeNow, Signal};
+    use Do::{Check, Extend, Signal};
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_millis(seconds * 1000)
@@ -109,7 +106,6 @@ mod tests {
             match what {
                 Signal => watch.signal(at(*second)),
                 Extend(seconds) => watch.extend_deadline(at(*second), Duration::from_secs(*seconds)),
-                ProbeNow => watch.probe_now(at(*second), LIMITS),
                 Check(verdict) => assert_eq!(watch.check(at(*second), LIMITS), *verdict, "at {second} s"),
             }
         }
@@ -137,8 +133,7 @@ mod tests {
                 (15, Check(WatchVerdict::Probe)),
                 (20, Signal),
                 (30, Check(WatchVerdict::Alive)),
-                (31, ProbeNow),
-                (31, Check(WatchVerdict::Probing)),
+                (35, Check(WatchVerdict::Probe)),
             ],
             20,
         );

@@ -21,7 +21,7 @@
 
 use std::fmt;
 
-use super::Worker;
+use super::{Line, Worker};
 use crate::machine::{Presence, WorkerState};
 use crate::time::Timestamp;
 
@@ -40,6 +40,8 @@ pub enum Availability {
     Offline,
     /// It has not sent a beat since this plane started, so no order can reach it.
     Unheard,
+    /// It closed its connection and has not been heard since, so no order can reach it.
+    Disconnected,
     Probation {
         until: Timestamp,
     },
@@ -56,7 +58,13 @@ impl Availability {
 
     /// Whether it takes work now or will soon without help: scaling does not replace it.
     pub fn is_capacity(&self) -> bool {
-        matches!(self, Availability::Ready | Availability::Unheard | Availability::Probation { .. })
+        matches!(
+            self,
+            Availability::Ready
+                | Availability::Unheard
+                | Availability::Disconnected
+                | Availability::Probation { .. }
+        )
     }
 
     /// The name used by the API.
@@ -70,6 +78,7 @@ impl Availability {
             Availability::Suspect => "suspect",
             Availability::Offline => "offline",
             Availability::Unheard => "unheard",
+            Availability::Disconnected => "disconnected",
             Availability::Probation { .. } => "probation",
             Availability::Sick { .. } => "sick",
         }
@@ -82,6 +91,7 @@ impl fmt::Display for Availability {
             Availability::Probation { until } => write!(f, "is on probation until {until}"),
             Availability::Sick { reason } => write!(f, "takes no work: {reason}"),
             Availability::Unheard => f.write_str("has not sent a beat since the plane started"),
+            Availability::Disconnected => f.write_str("closed its connection and has not been heard since"),
             other => write!(f, "is {}", other.as_str()),
         }
     }
@@ -98,6 +108,7 @@ impl Worker {
             (WorkerState::Active, Presence::Suspect) => Availability::Suspect,
             (WorkerState::Active, Presence::Offline) => Availability::Offline,
             (WorkerState::Active, Presence::Online) if !self.has_beaten => Availability::Unheard,
+            (WorkerState::Active, Presence::Online) if self.line == Line::Gone => Availability::Disconnected,
             (WorkerState::Active, Presence::Online) => {
                 let probation = self.probation.until().filter(|until| now < *until);
                 match (&self.unavailable_reason, probation) {

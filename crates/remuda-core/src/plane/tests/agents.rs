@@ -226,13 +226,14 @@ fn a_job_that_takes_two_workers_down_is_quarantined_and_the_third_stays_up() {
 #[test]
 fn workers_that_were_dead_before_they_heard_of_a_job_were_not_taken_down_by_it() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
     story.hand("a").is_deaf = true;
     let job = story.submit("s");
-    story.to(29);
+    story.beat_to(29, &["z"]);
     story.join("b");
     story.hand("b").is_deaf = true;
-    story.to(100);
+    story.beat_to(100, &["z"]);
     story.join("c");
     story.work_to(120, &["c"]);
     story.is(job, "running on c, attempt 3");

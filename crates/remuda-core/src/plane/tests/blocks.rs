@@ -186,6 +186,7 @@ fn a_retry_that_waited_for_a_worker_is_taken_back_when_that_worker_will_not_take
         ("line dropped", |story| {
             story.poll("b");
             drop(story.drop_line("b").unwrap());
+            story.wait(2);
         }),
     ];
     for (way, happens) in ways {

@@ -524,5 +524,5 @@ fn a_dropped_line_has_the_provider_asked_and_a_dead_machine_costs_no_lease() {
     world.story.hands.remove(&name);
     world.pass(8);
     world.story.is(job, "queued");
-    assert_eq!(world.story.presence(&name), Presence::Suspect, "its silence was not waited for");
+    assert_eq!(world.story.presence(&name), Presence::Online, "its silence was not waited for");
 }

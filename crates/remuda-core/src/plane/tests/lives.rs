@@ -94,10 +94,11 @@ fn a_worker_that_leaves_twice_is_gone_once() {
 #[test]
 fn a_worker_that_was_given_up_for_its_silence_is_back_with_its_first_beat() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
-    story.to(100);
+    story.beat_to(100, &["z"]);
     let job = story.submit("s");
-    story.to(331);
+    story.beat_to(331, &["z"]);
     assert_eq!(state(&story, "a"), WorkerState::Error);
     let given_up: Vec<_> = story.news("worker:state");
     assert_eq!(given_up, ["worker:state a"]);

@@ -12,13 +12,13 @@ fn lasts(story: &Story, name: &str) -> (u64, u64) {
 
 /// Faults: A2, M1.
 #[test]
-fn a_worker_whose_line_drops_is_suspect_at_once_and_stale_after_90_seconds() {
+fn an_idle_worker_whose_line_drops_gets_no_work_and_is_stale_after_90_seconds() {
     let mut story = Story::new();
     story.join("a");
     story.work_to(100, &["a"]);
     story.news("");
     story.drop_line("a").unwrap();
-    assert_eq!(story.presence("a"), Presence::Suspect);
+    assert_eq!(story.presence("a"), Presence::Online);
     let job = story.submit("s");
     story.is(job, "queued");
     story.to(189);
@@ -47,7 +47,8 @@ fn a_busy_worker_whose_line_drops_is_judged_by_its_lease() {
     story.work_to(100, &["a", "b"]);
     story.is(job, "running on a, attempt 1");
     story.drop_line("a").unwrap();
-    assert_eq!(story.presence("a"), Presence::Suspect);
+    story.beat_to(108, &["b"]);
+    assert_eq!(story.presence("a"), Presence::Suspect, "a beat is missing, and its line was closed");
     story.beat_to(129, &["b"]);
     story.is(job, "running on a, attempt 1");
     story.beat_to(135, &["b"]);
@@ -138,15 +139,16 @@ fn late_beat_of_old_incarnation_revives_no_worker() {
 #[test]
 fn flapping_alert_is_hourly_across_restarts() {
     let mut story = Story::new();
+    story.join_bystander();
     let machine: MachineId = "box".parse().unwrap();
     story.join_with("a", |join| join.machine = Some("box".parse().unwrap()));
     story.join_with("b", |join| join.machine = Some("box".parse().unwrap()));
     let mut told = Vec::new();
     for round in 1..=8 {
         // Longer than a lease between them: one at a time is no mass loss.
-        story.beat_to(round * 400 - 200, &["b"]);
+        story.beat_to(round * 400 - 200, &["b", "z"]);
         if round > 4 {
-            story.to(round * 400 - 50);
+            story.beat_to(round * 400 - 50, &["z"]);
             told.extend(story.news("machine:un"));
         } else {
             told.extend(story.news("worker:un"));
@@ -154,6 +156,7 @@ fn flapping_alert_is_hourly_across_restarts() {
         story.restart();
         story.poll("a");
         story.poll("b");
+        story.poll("z");
     }
     assert_eq!(told, ["worker:unreliable a", "machine:unreliable"]);
     let worker = story.plane.worker(&id("a")).unwrap();

@@ -24,7 +24,7 @@ fn every_reason_to_wait_has_its_sentence() {
     story.complete("a", next);
     story.to(32);
     assert!(story.why(job).starts_with("all matching workers are blocked until 1970-01-01T00:01:20"));
-    story.to(200);
+    story.beat_to(200, &["z"]);
     assert_eq!(
         story.why(job),
         "no matching worker is ready: 1 is gone; next: start a worker that can run it"

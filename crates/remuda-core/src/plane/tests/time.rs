@@ -53,14 +53,15 @@ fn clock_jump_counts_as_own_absence() {
 #[test]
 fn after_a_pause_everyone_has_the_rest_of_the_lease_and_no_more() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
     let job = story.submit("s");
-    story.beat_to(10, &["a"]);
-    story.to(20);
+    story.beat_to(10, &["a", "z"]);
+    story.beat_to(20, &["z"]);
     story.away_to(620);
-    story.to(638);
+    story.beat_to(638, &["z"]);
     story.is(job, "running on a, attempt 1");
-    story.to(641);
+    story.beat_to(641, &["z"]);
     story.is(job, "queued");
 }
 
@@ -83,6 +84,7 @@ fn a_pause_of_ours_is_no_lack_of_progress() {
 #[test]
 fn what_a_worker_thinks_the_time_is_decides_nothing() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
     let job = story.submit("s");
     for (second, clock) in [(5, 0_u64), (10, 4_102_444_800_000), (15, 1)] {
@@ -91,9 +93,9 @@ fn what_a_worker_thinks_the_time_is_decides_nothing() {
         beat.metrics = detail([("time", clock.into())]);
         story.send("a", beat, true).unwrap();
     }
-    story.to(44);
+    story.beat_to(44, &["z"]);
     story.is(job, "running on a, attempt 1");
-    story.to(46);
+    story.beat_to(46, &["z"]);
     story.is(job, "queued");
     let shown = serde_json::to_value(story.beat_of("a")).unwrap();
     let fields: Vec<_> = shown.as_object().unwrap().keys().map(String::as_str).collect();

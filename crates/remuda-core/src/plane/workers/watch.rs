@@ -1,19 +1,24 @@
-//! When a worker is looked at again, when it is suspect, and the mass-loss brake: when most of the fleet falls silent
-//! together, the plane's own link has more likely failed, and verdicts are held back.
+//! When a worker is looked at again, when it is suspect, and the mass-loss brake: while there is no proof that the plane
+//! hears, verdicts on silent workers are held back.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Workers;
 use crate::alarm::Alarm;
-use crate::brake::MassLoss;
+use crate::brake::{Judgement, MassLoss, Silence};
 use crate::id::WorkerId;
 use crate::machine::Presence;
 use crate::plane::{DomainEvent, Outbox};
 use crate::settings::Settings;
 use crate::time::Timestamp;
+use crate::worker::Line;
 
 /// A verdict held back by the brake is checked again this much later.
 const HELD_VERDICT_RETRY: Duration = Duration::from_secs(1);
+
+/// Workers asked for a beat at a time: one answer is enough, and one of them may be dead as well.
+const ASKED_MAX: usize = 3;
 
 impl Workers {
     pub(in crate::plane) fn mass_loss(&self) -> &MassLoss {
@@ -36,55 +41,108 @@ impl Workers {
     }
 
     /// No new work for the worker; it keeps its attempts for now.
-    pub(in crate::plane) fn mark_suspect(
-        &mut self,
-        now: Timestamp,
-        id: &WorkerId,
-        settings: &Settings,
-        outbox: &mut Outbox,
-    ) {
+    pub(in crate::plane) fn mark_suspect(&mut self, now: Timestamp, id: &WorkerId, outbox: &mut Outbox) {
         let Some(worker) = self.known.get_mut(id) else { return };
         worker.presence = Presence::Suspect;
+        self.mass_loss.record_silence(id, worker.line.is_closed());
         outbox.publish(now, DomainEvent::ClientState(worker));
-        let online = self.known.values().filter(|worker| worker.presence == Presence::Online).count();
-        let was_on = self.mass_loss.is_on(now);
-        let is_on = self.mass_loss.record_loss(now, id, online, settings);
-        outbox.set_alarm(Alarm::Brake, self.mass_loss.wake_at());
-        if is_on && !was_on {
-            let reason = self.mass_loss.reason(now).unwrap_or_default();
-            outbox.publish(now, DomainEvent::BrakeOn { reason });
+    }
+
+    /// The connection of a worker was closed by its end.
+    pub(in crate::plane) fn note_closed(&mut self, id: &WorkerId) {
+        if self.known.get(id).is_some_and(|worker| worker.presence != Presence::Online) {
+            self.mass_loss.record_silence(id, true);
         }
     }
 
-    /// A worker beats after a mass loss: the brake may be released sooner.
-    pub(in crate::plane) fn end_mass_loss(
+    /// A worker beats or joins. `is_on_time`: it was expected about now.
+    pub(in crate::plane) fn hear(
         &mut self,
         now: Timestamp,
         id: &WorkerId,
+        is_on_time: bool,
         settings: &Settings,
         outbox: &mut Outbox,
     ) {
-        self.mass_loss.record_beat(now, id, settings);
-        if let Some(at) = self.mass_loss.wake_at() {
-            outbox.set_alarm(Alarm::Brake, Some(at));
-        }
+        let Some(worker) = self.known.get(id) else { return };
+        let was_on = self.mass_loss.is_on();
+        self.mass_loss.record_message(now, id, &worker.machine, is_on_time, settings);
+        self.publish_brake(now, was_on, outbox);
     }
 
-    /// Releases the brake if its time is over. Returns the workers whose verdict was held back.
-    pub(in crate::plane) fn release_brake(&mut self, now: Timestamp, outbox: &mut Outbox) -> Vec<WorkerId> {
-        if !self.mass_loss.release(now) {
-            outbox.set_alarm(Alarm::Brake, self.mass_loss.wake_at());
+    /// Whether a worker whose lease ran out is dead, or may be judged only later.
+    pub(in crate::plane) fn judge(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        is_rented: bool,
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) -> Judgement {
+        let Some(worker) = self.known.get(id) else { return Judgement::Later };
+        let silence = Silence {
+            worker: id,
+            machine: &worker.machine,
+            since: worker.watch.counted_from(),
+            silence_max: worker.limits(settings).silence_max,
+            is_rented,
+        };
+        let was_on = self.mass_loss.is_on();
+        let present = || {
+            let there = self.known.values().filter(|it| it.presence != Presence::Offline);
+            there.map(|it| &it.machine).collect::<BTreeSet<_>>().len()
+        };
+        let judgement = self.mass_loss.judge(now, &silence, present, settings);
+        self.publish_brake(now, was_on, outbox);
+        judgement
+    }
+
+    /// Ends the long polls of some workers that are online, if that is due; the caller answers them.
+    pub(in crate::plane) fn hang_up_some(&mut self, now: Timestamp, settings: &Settings) -> Vec<WorkerId> {
+        if !self.mass_loss.should_ask(now, settings) {
             return Vec::new();
         }
-        outbox.publish(now, DomainEvent::BrakeReleased);
-        let silent = self.known.values().filter(|worker| worker.presence == Presence::Suspect);
-        silent.map(|worker| worker.id.clone()).collect()
+        let polling =
+            self.known.values_mut().filter(|it| (it.presence, it.line) == (Presence::Online, Line::Polling));
+        let asked = polling.take(ASKED_MAX).map(|worker| {
+            worker.line = Line::Quiet;
+            worker.id.clone()
+        });
+        asked.collect()
+    }
+
+    /// A worker left or was forgotten: its silence means nothing.
+    pub(in crate::plane) fn stop_judging(&mut self, now: Timestamp, id: &WorkerId, outbox: &mut Outbox) {
+        let was_on = self.mass_loss.is_on();
+        self.mass_loss.forget(id);
+        self.publish_brake(now, was_on, outbox);
+    }
+
+    pub(in crate::plane) fn record_list(&mut self, now: Timestamp) {
+        self.mass_loss.record_list(now);
+    }
+
+    pub(in crate::plane) fn record_listener(&mut self, is_answering: bool) {
+        self.mass_loss.record_listener(is_answering);
+    }
+
+    fn publish_brake(&self, now: Timestamp, was_on: bool, outbox: &mut Outbox) {
+        match (was_on, self.mass_loss.is_on()) {
+            (false, true) => {
+                let reason = self.mass_loss.reason(now).unwrap_or_default();
+                outbox.publish(now, DomainEvent::BrakeOn { reason });
+            }
+            (true, false) => outbox.publish(now, DomainEvent::BrakeReleased),
+            (false, false) | (true, true) => {}
+        }
     }
 
     /// The plane was away: that time does not count as any worker's silence.
     pub(in crate::plane) fn excuse_silence(&mut self, now: Timestamp, away: Duration) {
+        self.mass_loss.listen_from(now);
         for worker in self.known.values_mut() {
             worker.watch.extend_deadline(now, away);
+            worker.excused_at = now;
             for hold in worker.assignments.values_mut() {
                 hold.progressed_at = hold.progressed_at.plus(away).min(now);
                 // Orders were delayed by the same pause: their grace period starts again.

@@ -1,0 +1,64 @@
+//! The connection of a worker: on which its long poll waits for orders.
+//!
+//! ```text
+//!  quiet ──long poll──▶ polling ──closed by its end──▶ closed ──2 s without a message──▶ gone
+//!    ▲                     │                             │                                │
+//!    └── reply, new beat ──┴──────────── message ────────┴──────────── message ───────────┘
+//! ```
+//!
+//! An agent may end its long poll at any time, and usually does it to send its next beat. So a closed line is no verdict and
+//! no suspicion. It has two consequences: until its next message the worker gets no new work, which could not be delivered
+//! anyway; and if that message is overdue, it is suspect sooner than by silence alone.
+
+use std::time::Duration;
+
+use super::Worker;
+use crate::time::Timestamp;
+
+/// The message that follows a long poll ended by its agent comes within a round trip; longer is a reason to look closer.
+const LINE_GRACE: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// No request of it waits.
+    Quiet,
+    /// A long poll waits for orders.
+    Polling,
+    /// Its end closed the connection, and nothing was heard since.
+    Closed { at: Timestamp },
+    /// As `Closed`, and the grace is over.
+    Gone,
+}
+
+impl Line {
+    pub fn is_closed(self) -> bool {
+        match self {
+            Line::Closed { .. } | Line::Gone => true,
+            Line::Quiet | Line::Polling => false,
+        }
+    }
+
+    /// When the grace after a close ends.
+    pub fn wake_at(self) -> Option<Timestamp> {
+        match self {
+            Line::Closed { at } => Some(at.plus(LINE_GRACE)),
+            Line::Quiet | Line::Polling | Line::Gone => None,
+        }
+    }
+}
+
+impl Worker {
+    /// The connection of its newest long poll was closed by its end.
+    pub fn close_line(&mut self, now: Timestamp) {
+        self.line = Line::Closed { at: now };
+    }
+
+    /// True once, when no message followed a close within the grace.
+    pub fn lose_line(&mut self, now: Timestamp) -> bool {
+        let is_over = self.line.wake_at().is_some_and(|at| at <= now);
+        if is_over {
+            self.line = Line::Gone;
+        }
+        is_over
+    }
+}
