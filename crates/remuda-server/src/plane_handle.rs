@@ -128,8 +128,13 @@ impl PlaneHandle {
         self.inbox.is_closed()
     }
 
+    /// When the event loop last completed an iteration, in milliseconds of the plane's time.
+    pub(crate) fn last_tick(&self) -> u64 {
+        self.tick.load(Ordering::Relaxed)
+    }
+
     /// How long ago the event loop last completed an iteration.
     pub fn tick_age(&self) -> Duration {
-        self.clock.now().since(Timestamp::from_millis(self.tick.load(Ordering::Relaxed)))
+        self.clock.now().since(Timestamp::from_millis(self.last_tick()))
     }
 }

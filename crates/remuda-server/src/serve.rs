@@ -1,6 +1,7 @@
 //! `remuda serve`: store, blobs, event loop, background tasks and HTTP, started in that order and stopped in reverse.
 
 mod exposure;
+mod listener_check;
 mod retention;
 mod sweep;
 mod watchdog;
@@ -209,6 +210,12 @@ impl Parts<'_> {
                 tls.clone().follow(until.clone(), ticker)
             });
         }
+
+        let (listener_plane, address, has_tls, until) =
+            (context.plane.clone(), listening.address, tls.is_some(), stopping.clone());
+        tasks.spawn("listener_check", "asks whether the plane's own listener answers", move |ticker| {
+            listener_check::run(listener_plane.clone(), address, has_tls, until.clone(), ticker)
+        });
 
         let (router, settings, listening) =
             (http::router(context.clone()), serve.clone(), Arc::new(listening));

@@ -33,6 +33,8 @@ pub struct WorkerDismissed(String);
 
 /// The plane also notices a worker that ends without saying goodbye, so a slow plane does not delay the end.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A beat that was overtaken is ended after this long: the plane answers it as soon as it has the newer one.
+const SUPERSEDED_MAX: Duration = Duration::from_secs(2);
 const EVENTS_MAX: usize = 4096;
 
 /// Runs until the worker is stopped (one message: finish held attempts; two: stop now), replaced by another worker of
@@ -229,7 +231,12 @@ impl Shell {
             }
             AgentEffect::Beat { beat, wait } => {
                 if let Some(superseded) = self.beat.take() {
-                    superseded.abort();
+                    // The plane answers it when the new beat arrives. Ended at once, it would look like the end of this
+                    // worker if the network failed just then.
+                    tokio::spawn(async move {
+                        tokio::time::sleep(SUPERSEDED_MAX).await;
+                        superseded.abort();
+                    });
                 }
                 let (link, events) = (self.link.clone(), self.events.clone());
                 let task = tokio::spawn(async move { drop(events.send(link.beat(&beat, wait).await).await) });

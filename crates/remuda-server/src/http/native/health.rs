@@ -12,9 +12,15 @@ use super::super::{ApiError, Context};
 
 /// The event loop wakes at least every second; half a minute without is a fault.
 const TICK_AGE_MAX: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(in crate::http) async fn live(State(context): State<Context>) -> (StatusCode, Json<Value>) {
-    let age = context.plane.tick_age();
+    let mut age = context.plane.tick_age();
+    if age >= TICK_AGE_MAX {
+        // A process that was stopped wakes up with an old tick: only a loop that does not answer now stands still.
+        drop(tokio::time::timeout(ANSWER_TIMEOUT, context.plane.read(|_, _| ())).await);
+        age = context.plane.tick_age();
+    }
     let status = if age < TICK_AGE_MAX { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
     (status, Json(json!({ "live": status == StatusCode::OK, "tick_age_millis": age })))
