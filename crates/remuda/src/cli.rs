@@ -73,6 +73,11 @@ enum Command {
     Why(commands::WhyCommand),
     /// Cancel waiting or running jobs
     Cancel(commands::CancelCommand),
+    /// Show the whole picture in ten lines: jobs, workers, brakes, fleets and what is wrong
+    ///
+    /// Example: remuda status
+    #[command(after_long_help = commands::STATUS_EXAMPLES)]
+    Status(commands::StatusCommand),
     /// List workers
     Workers(commands::WorkersCommand),
     /// List machines with their costs and what they are waiting for
@@ -254,6 +259,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Jobs(jobs) => jobs.run().await,
         Command::Why(why) => why.run().await,
         Command::Cancel(cancel) => cancel.run().await,
+        Command::Status(status) => status.run().await,
         Command::Workers(workers) => workers.run().await,
         Command::Machines(machines) => machines.run().await,
         Command::Fleet(fleet) => fleet.run().await,

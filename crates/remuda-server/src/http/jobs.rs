@@ -264,10 +264,11 @@ pub(super) async fn list(
     let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
     let open: Vec<_> =
         jobs.iter().filter(|(_, life)| life.state.is_open()).map(|(accepted, _)| accepted.id).collect();
-    let reasons: BTreeMap<JobId, String> = context
+    let (reasons, brake): (BTreeMap<JobId, String>, _) = context
         .plane
         .read(move |plane, now| {
-            open.into_iter().filter_map(|id| Some((id, plane.reason(now, plane.job(id)?)))).collect()
+            let reasons = open.into_iter().filter_map(|id| Some((id, plane.reason(now, plane.job(id)?))));
+            (reasons.collect(), plane.mass_loss().reason(now))
         })
         .await?;
     let views: Vec<_> = jobs
@@ -278,7 +279,7 @@ pub(super) async fn list(
             JobView::new(accepted, life, reason, None)
         })
         .collect();
-    Ok(Json(json!({ "jobs": views, "next": next })).into_response())
+    Ok(Json(json!({ "jobs": views, "next": next, "brake": brake })).into_response())
 }
 
 pub(super) async fn workflow(

@@ -310,10 +310,11 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let views = |plane: &Plane, now| {
-        plane.workers().map(|worker| view(worker, plane.settings(), now)).collect::<Vec<_>>()
+        let workers = plane.workers().map(|worker| view(worker, plane.settings(), now));
+        (workers.collect::<Vec<_>>(), plane.mass_loss().reason(now))
     };
-    let workers = context.plane.read(views).await?;
-    Ok(Json(json!({ "workers": workers })))
+    let (workers, brake) = context.plane.read(views).await?;
+    Ok(Json(json!({ "workers": workers, "brake": brake })))
 }
 
 pub(super) async fn one(

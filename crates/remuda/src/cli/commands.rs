@@ -12,6 +12,7 @@ mod fleet;
 mod jobs;
 mod machines;
 mod quarantine;
+mod status;
 mod why;
 mod workers;
 
@@ -38,6 +39,7 @@ pub(super) use self::fleet::{EXAMPLES as FLEET_EXAMPLES, FleetCommand};
 pub(super) use self::jobs::{CancelCommand, JobsCommand};
 pub(super) use self::machines::MachinesCommand;
 pub(super) use self::quarantine::QuarantineCommand;
+pub(super) use self::status::{EXAMPLES as STATUS_EXAMPLES, StatusCommand};
 pub(super) use self::why::{WhyCommand, explain_job};
 pub(super) use self::workers::WorkersCommand;
 
@@ -60,6 +62,14 @@ async fn request(
 /// Prints the answer as JSON with `--json`, otherwise rendered for people.
 pub(super) fn show(connection: &Connection, answer: &Value, render: impl FnOnce() -> String) {
     print_line(&if connection.json { answer.to_string() } else { render() });
+}
+
+/// A list, after the mass-loss brake if that is on: it explains why what is listed does not change.
+fn with_brake(answer: &Value, list: String) -> String {
+    match answer["brake"].as_str() {
+        Some(brake) => format!("{}\n\n{list}", escape_control(brake)),
+        None => list,
+    }
 }
 
 /// The rows of a list in an answer; empty if it has none.

@@ -100,7 +100,7 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .audited("token.revoke")
         .errors(&["ambiguous", "last_admin"]),
     route!(GET "/remuda/v1/models", Admin, openai::models::status, "Every model and its copies, on every worker"),
-    route!(GET "/remuda/v1/status", Admin, status::status, "Counts, the brake, refused messages, background tasks, the next wake-up and its reason"),
+    route!(GET "/remuda/v1/status", Admin, status::status, "The whole picture: jobs and the oldest that waits, workers, brakes, fleets, refused messages, background tasks, the next wake-up"),
     route!(GET "/remuda/v1/views/{name}", Admin, status::view, "orchestrator_status, active_workers_health or worker_performance"),
     route!(GET "/remuda/v1/openapi.json", AnyToken, openapi::document, "This API as an OpenAPI document"),
     route!(GET "/health/live", Public, health::live, "200 while the event loop runs"),

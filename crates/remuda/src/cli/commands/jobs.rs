@@ -11,7 +11,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::{Client, Connection};
-use super::{cell, parse_timestamp, request, rows, short_duration, show, terminal_width, truncate};
+use super::{cell, parse_timestamp, request, rows, short_duration, show, terminal_width, truncate, with_brake};
 use remuda_net::clock::Clock;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::{escape_control, table};
@@ -42,6 +42,7 @@ impl JobsCommand {
             [] => self.empty_message(),
             jobs => {
                 let listed = list(jobs, Clock::not_before(Timestamp::ZERO).now(), terminal_width());
+                let listed = with_brake(&answer, listed);
                 match answer["next"].as_str() {
                     Some(next) => format!("{listed}\n\nmore: {}", self.next_page(next)),
                     None => listed,

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::super::{Client, Connection};
-use super::{cell, rows, short_duration, show, table_with_reason};
+use super::{cell, rows, short_duration, show, table_with_reason, with_brake};
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkersCommand {
@@ -19,7 +19,7 @@ impl WorkersCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let answer = client.get("/remuda/v1/workers").await?;
-        show(&self.connection, &answer, || list(rows(&answer, "workers")));
+        show(&self.connection, &answer, || with_brake(&answer, list(rows(&answer, "workers"))));
         Ok(ExitCode::SUCCESS)
     }
 }
