@@ -75,6 +75,13 @@ pub(crate) enum Fault {
         percent: u64,
         lasts: u64,
     },
+    /// Kills `percent` of all agents with their services; `closes`: their connections are closed, as when a process dies,
+    /// and not when a machine loses power.
+    KillMany {
+        percent: u64,
+        back_after: u64,
+        closes: bool,
+    },
     /// 30 % of the messages are lost and the others take two seconds.
     DegradeNetwork {
         lasts: u64,
@@ -144,6 +151,7 @@ pub(crate) fn draw(random: &mut Random, weather: Weather, storm_end: u64, hosts:
         Weather::Network => &[6, 6, 7, 8, 6],
         Weather::Plane => &[9, 10, 11, 9],
         Weather::Store => &[13, 13, 14, 22],
+        Weather::Losses => &[23, 23, 23, 24, 10, 10, 0],
         Weather::Wild => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22],
     };
     // A single fault at a service often finds nothing to disturb.
@@ -213,6 +221,12 @@ fn fault(
         19 => Fault::ClearHistory { host },
         20 => Fault::Interrupt { host },
         21 => Fault::BreakService { host, defect: Defect::Executor },
+        23 => Fault::KillMany {
+            percent: random.pick(&[10, 30, 60, 90, 100]),
+            back_after: random.between(60_000, 200_000),
+            closes: random.permille(500),
+        },
+        24 => Fault::CutMany { percent: 100, lasts: random.between(20_000, 200_000) },
         _ => Fault::FailCommits { lasts: some(random, 20_000) },
     };
     faults.push(PlannedFault { at, fault });

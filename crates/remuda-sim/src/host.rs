@@ -144,7 +144,7 @@ impl Host {
     pub(crate) fn settings(&self) -> AgentSettings {
         AgentSettings {
             worker: self.plan.name.clone(),
-            machine: self.plan.machine.clone(),
+            machine: self.plan.machine.clone().or_else(|| self.plan.shared_machine.clone()),
             fleet: self.plan.fleet.clone(),
             services: self.plan.services.clone(),
             slots: self.plan.slots,

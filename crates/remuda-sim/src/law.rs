@@ -28,6 +28,8 @@ pub enum Law {
     S11,
     /// Blocks, pins, readiness and reasons hold, and every index is correct.
     S12,
+    /// A worker whose messages arrive in time is never called silent.
+    S16,
     /// Every job ends.
     L1,
     /// Every end at a service is noticed and recorded.
@@ -40,13 +42,19 @@ pub enum Law {
     L5,
     /// No block and no trial outlives its reason.
     L6,
+    /// The brake lets go once there is proof that we hear.
+    L8,
+    /// After a mass loss the dead lose their attempts in time.
+    L9,
+    /// A plane that was away judges no one when it wakes.
+    L10,
     /// No tenant is passed over again and again.
     Fair,
     /// Event numbers have no gaps.
     Events,
 }
 
-pub const LAWS: [Law; 20] = [
+pub const LAWS: [Law; 24] = [
     Law::S1,
     Law::S2,
     Law::S3,
@@ -59,12 +67,16 @@ pub const LAWS: [Law; 20] = [
     Law::S10,
     Law::S11,
     Law::S12,
+    Law::S16,
     Law::L1,
     Law::L2,
     Law::L3,
     Law::L4,
     Law::L5,
     Law::L6,
+    Law::L8,
+    Law::L9,
+    Law::L10,
     Law::Fair,
     Law::Events,
 ];

@@ -8,19 +8,23 @@
 //! | S3 | a report with a wrong fence and a stale beat change nothing; a completed attempt did complete on that worker | `verdicts`, `commits` |
 //! | S4 | attempt numbers rise, one worker each; no attempt is submitted to a service that has it; a machine on its way out gets no work | `commits`, `services`, `rentals` |
 //! | S5 | agents and services get only committed attempts, under the committed id; pods are requested and returned only after a commit, and no tag twice | `laws`, `services`, `pods` |
-//! | S6 | an attempt is lost only on evidence, never by a healthy worker nor while its service has it; the mass-loss brake holds until the workers could return | `verdicts`, `services` |
+//! | S6 | an attempt is lost only on evidence, never by a healthy worker nor while its service has it; a living worker is not given up while the plane hears no one; when workers return after that, the others get a lease | `verdicts`, `presence`, `services` |
 //! | S7 | attempts are bounded, poison crashes no third worker, no worker is blamed for an attempt it never got, failures have causes | `commits` |
 //! | S8 | no more pods than allowed and no more money, per hour and per day; foreign pods are never touched; a forgotten machine is gone, one that was given up does not come back; after three failed creations the next is delayed | `pods`, `rentals` |
 //! | S9 | nothing of an older term is written | `commits` |
 //! | S10 | as S6: in every world clocks jump and drift | `verdicts` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their limits | `plane_state` |
 //! | S12 | a block concerns a shape, holds, and ends with one trial and for a recorded reason; silent workers get no work; every waiting job has a reason; pins, exclusions and preferences hold; no work before a machine is ready; every index is correct | `commits`, `placement`, `verdicts`, `rentals`, `plane_state` |
+//! | S16 | a worker whose messages arrive in time is never called silent | `presence` |
 //! | L1 | every job ends; jobs that only a fleet can run bring a machine | at the end, `pods` |
 //! | L2 | a confirmed result is recorded; an end at a service is noticed; no socket stays mute | `laws`, `services` |
 //! | L3 | a dead worker's attempts are taken from it in time | `plane_state` |
 //! | L4 | no worker is believed to hold what it does not have; an attempt lost by its service is given up, a sick service is repaired; every pod has a record and every record a pod; drained machines are returned; at the end the plane's view of the fleet is correct, and no machine is left over | `plane_state`, `services`, `pods`, `rentals` |
 //! | L5 | an idle fleet makes few calls; a provider gets no call storm, and its waits are respected; a varying load makes no fleet oscillate | `plane_state`, `pods`, `rentals` |
 //! | L6 | no block and no trial outlives its reason | `plane_state` |
+//! | L8 | with a worker that is heard all the time, the brake lets go within two leases | `presence` |
+//! | L9 | then a dead worker's attempts are taken from it within a lease and 15 s, however many died | `presence` |
+//! | L10 | a plane that was away or restarted judges no one within 5 s | `presence` |
 //! | fair | a tenant is not passed over again and again | `fairness` |
 //! | events | sequence numbers have no gaps | `commits` |
 //!
@@ -32,11 +36,13 @@ mod fairness;
 mod placement;
 mod plane_state;
 mod pods;
+mod presence;
 mod rentals;
 mod services;
 mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use remuda_core::id::{Attempt, JobId, Shape, WorkerId};
 use remuda_core::plane::Plane;
@@ -53,6 +59,10 @@ use crate::store::Store;
 
 pub(crate) use fairness::FairShare;
 
+/// The brake holds a fleet that is really gone for no longer than this.
+const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
+/// Deadlines are noticed by ticks of a second, and a beat may be on its way.
+const MARGIN: Duration = Duration::from_millis(1500);
 /// A world stops after this many violations.
 const VIOLATIONS_MAX: usize = 8;
 
@@ -90,6 +100,10 @@ pub(crate) struct Laws {
     tracks_blocks: bool,
     /// When the plane last heard from each worker.
     last_heard: BTreeMap<WorkerId, Timestamp>,
+    /// Workers whose end closed its connection and that were not heard since.
+    closed: BTreeSet<WorkerId>,
+    /// Workers that are suspect or offline.
+    suspects: BTreeSet<WorkerId>,
     /// When the plane last saw progress of an attempt, and how much.
     progress: BTreeMap<Key, (Timestamp, u64)>,
     /// Attempts that a beat listed.
@@ -152,6 +166,8 @@ impl Laws {
             unheld: BTreeMap::new(),
             tracks_blocks: scenario.blocks_max != SMALL_BLOCKS_MAX,
             last_heard: BTreeMap::new(),
+            closed: BTreeSet::new(),
+            suspects: BTreeSet::new(),
             progress: BTreeMap::new(),
             named: BTreeSet::new(),
             judged: BTreeSet::new(),
@@ -176,6 +192,13 @@ impl Laws {
     fn violated(&mut self, law: Law, at: u64, what: String) {
         if !self.is_full() {
             self.violations.push(Violation { law, at, what });
+        }
+    }
+
+    /// For laws about a condition that lasts: one violation says it, and leaves room for those of other laws.
+    fn violated_once(&mut self, law: Law, at: u64, what: String) {
+        if !self.violations.iter().any(|violation| violation.law == law) {
+            self.violated(law, at, what);
         }
     }
 
@@ -231,6 +254,8 @@ impl Laws {
         self.forget_waits();
         self.forget_drains();
         self.last_heard.clear();
+        self.closed.clear();
+        self.suspects.clear();
         self.progress.values_mut().for_each(|(heard_at, _)| *heard_at = now);
         self.restored_at = now;
         (self.began_at, self.listens_since) = (now, now);

@@ -33,8 +33,16 @@ pub enum Sabotage {
     WallClockLeases,
     /// An attempt has a fixed time limit, regardless of its progress.
     FixedTimeLimit,
-    /// No brake when most of the fleet falls silent at once.
+    /// A cut connection counts as closed by its worker, so that no brake holds when the plane is cut off.
     NoMassLossBrake,
+    /// A worker is suspect before its next beat is due.
+    HastySuspicion,
+    /// Proof that the plane hears is believed after ten minutes only.
+    DoubtProof,
+    /// Dead workers keep their attempts for two minutes.
+    PatientLease,
+    /// A plane that stood still counts that time as its workers' silence.
+    BlameForOwnFreeze,
     /// Attempts that a worker no longer lists are still assumed to run there.
     IgnoreInventory,
     /// A job may have any number of attempts.
@@ -139,7 +147,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// Every sabotage, with laws of which at least one must detect it.
-    pub const ALL: [(Sabotage, &'static [Law]); 63] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 67] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -153,6 +161,10 @@ impl Sabotage {
         (Sabotage::WallClockLeases, &[Law::S6, Law::S10]),
         (Sabotage::FixedTimeLimit, &[Law::S6]),
         (Sabotage::NoMassLossBrake, &[Law::S6]),
+        (Sabotage::HastySuspicion, &[Law::S16]),
+        (Sabotage::DoubtProof, &[Law::L8]),
+        (Sabotage::PatientLease, &[Law::L9]),
+        (Sabotage::BlameForOwnFreeze, &[Law::L10]),
         (Sabotage::IgnoreInventory, &[Law::L4]),
         (Sabotage::NoAttemptCap, &[Law::S7]),
         (Sabotage::PoisonSpreads, &[Law::S7]),
@@ -211,10 +223,12 @@ impl Sabotage {
         match self {
             Sabotage::NoAttemptCap => (core.attempts_max, core.infra_failures_max) = (u8::MAX, u8::MAX),
             Sabotage::PoisonSpreads => core.poison_after = u8::MAX,
-            Sabotage::NoMassLossBrake => core.mass_loss_percent = u8::MAX,
+            Sabotage::HastySuspicion => core.suspect_after = Duration::from_secs(2),
+            Sabotage::DoubtProof => core.suspect_after = Duration::from_secs(600),
+            Sabotage::PatientLease => core.lease = Duration::from_secs(120),
             Sabotage::FixedTimeLimit => core.stuck_policy = StuckPolicy::Age,
             Sabotage::BlockByHash => core.block_on = BlockOn::Exact,
-            Sabotage::NoStartGrace | Sabotage::WallClockLeases => core.plane_stall_max = never,
+            Sabotage::NoStartGrace | Sabotage::WallClockLeases | Sabotage::BlameForOwnFreeze => core.plane_stall_max = never,
             Sabotage::EndlessBlocks => {
                 (core.block_cooldown, core.block_cooldown_max) = (never, never);
                 core.quarantine_cooldown = never;

@@ -64,6 +64,8 @@ pub(crate) struct HostPlan {
     pub(crate) name: WorkerId,
     /// The rented machine that the host runs on.
     pub(crate) machine: Option<MachineId>,
+    /// The machine that it shares with other workers.
+    pub(crate) shared_machine: Option<MachineId>,
     pub(crate) fleet: Option<FleetId>,
     pub(crate) services: BTreeSet<Service>,
     pub(crate) slots: u32,
@@ -124,7 +126,14 @@ impl Scenario {
         let hosts_count =
             settings.workers.unwrap_or_else(|| random.between(3, 8) as usize).max(PERMANENT_WORKERS);
         let hosts_count = if is_sole_fleet && settings.workers.is_none() { 1 } else { hosts_count };
-        let hosts: Vec<_> = (0..hosts_count).map(|n| host(random, weather, n)).collect();
+        let hosts_count = match (weather, settings.workers) {
+            (Weather::Losses, None) => random.pick(&[1, 2, 3, 8, 20, 60]),
+            _ => hosts_count,
+        };
+        let mut hosts: Vec<_> = (0..hosts_count).map(|n| host(random, weather, n)).collect();
+        if weather == Weather::Losses {
+            share_machines(random, &mut hosts);
+        }
         let shapes = shapes(random, weather);
         let jobs_count = settings.jobs.unwrap_or_else(|| random.between(30, 300) as usize);
         let mut jobs: Vec<_> =
@@ -258,9 +267,10 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
         services.retain(|service| service.as_str() == SERVICES[keep]);
     }
     let zone = if is_permanent { ZONES[n] } else { random.pick(&ZONES) };
+    let is_plain = matches!(weather, Weather::Fair | Weather::Losses);
     let quirk = match random.below(10) {
-        0 if !is_permanent && weather != Weather::Fair => Quirk::BlackHole,
-        1 | 2 if weather != Weather::Fair => Quirk::OverstatesSlots,
+        0 if !is_permanent && !is_plain => Quirk::BlackHole,
+        1 | 2 if !is_plain => Quirk::OverstatesSlots,
         _ => Quirk::None,
     };
     let slots = random.between(1, 4) as u32;
@@ -274,6 +284,7 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     HostPlan {
         name: format!("w{n}").parse().expect("a short name is a valid id"),
         machine: None,
+        shared_machine: None,
         fleet: None,
         services,
         slots,
@@ -289,11 +300,20 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     }
 }
 
+/// In some worlds up to eight workers run on one machine.
+fn share_machines(random: &mut Random, hosts: &mut [HostPlan]) {
+    let per_machine = random.pick(&[1, 1, 3, 8]);
+    for (n, host) in hosts.iter_mut().enumerate().filter(|_| per_machine > 1) {
+        let name = format!("m{}", n / per_machine);
+        host.shared_machine = Some(name.parse().expect("a short name is a valid id"));
+    }
+}
+
 fn shapes(random: &mut Random, weather: Weather) -> Vec<WorkflowKind> {
     let count = random.between(3, 10) as usize;
     (0..count)
         .map(|n| match random.below(20) {
-            _ if n == 0 || weather == Weather::Fair => WorkflowKind::Good,
+            _ if n == 0 || matches!(weather, Weather::Fair | Weather::Losses) => WorkflowKind::Good,
             0..=2 => WorkflowKind::Bad,
             3 if weather != Weather::Plane && weather != Weather::Store => WorkflowKind::Poison,
             4..=6 => WorkflowKind::MissingModel,
@@ -313,6 +333,7 @@ fn job(
     let is_fair = weather == Weather::Fair;
     let shape = random.index(shapes.len());
     let duration = match random.below(200) {
+        0..=150 if weather == Weather::Losses => random.between(5000, 90_000),
         // Longer than a fixed time limit would allow; it reports progress and must be left alone.
         0 if random.permille(60) => random.between(310_000, 360_000),
         1..=4 => random.between(10_000, 60_000),

@@ -19,10 +19,12 @@ pub enum Weather {
     Wild,
     /// Machines are rented and returned, and the provider has every kind of trouble.
     Fleet,
+    /// Many workers, several on one machine, with long attempts: many die at once, the plane is cut off or stands still.
+    Losses,
 }
 
 impl Weather {
-    pub const ALL: [Weather; 8] = [
+    pub const ALL: [Weather; 9] = [
         Weather::Fair,
         Weather::Agents,
         Weather::Network,
@@ -31,5 +33,6 @@ impl Weather {
         Weather::Store,
         Weather::Wild,
         Weather::Fleet,
+        Weather::Losses,
     ];
 }

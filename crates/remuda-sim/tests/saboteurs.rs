@@ -27,7 +27,11 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::FakeRemedies
         | Sabotage::NeverProbeSilence => Weather::Service,
         Sabotage::NoMassLossBrake
-        | Sabotage::IgnoreInventory
+        | Sabotage::HastySuspicion
+        | Sabotage::DoubtProof
+        | Sabotage::PatientLease
+        | Sabotage::BlameForOwnFreeze => Weather::Losses,
+        Sabotage::IgnoreInventory
         | Sabotage::RequeueOnTimeout
         | Sabotage::AcceptStaleBeats => Weather::Network,
         Sabotage::ReuseAttempt => Weather::Wild,

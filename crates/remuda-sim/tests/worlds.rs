@@ -54,6 +54,11 @@ fn worlds_with_a_slow_store_keep_the_laws() {
 }
 
 #[test]
+fn worlds_with_mass_losses_keep_the_laws() {
+    check_weather(Weather::Losses, 9_000_000);
+}
+
+#[test]
 fn wild_worlds_keep_the_laws() {
     check_weather(Weather::Wild, 6_000_000);
 }

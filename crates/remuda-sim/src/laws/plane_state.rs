@@ -34,7 +34,7 @@ const CANCELS_MAX: usize = 64;
 impl Laws {
     pub(super) fn check_state(&mut self, now: Timestamp, at: u64, plane: &Plane) {
         self.steps += 1;
-        if plane.mass_loss().is_on(now) {
+        if plane.mass_loss().is_on() {
             self.braked_at = now;
         }
         if !self.steps.is_multiple_of(INSPECT_EVERY) {
@@ -105,10 +105,11 @@ impl Laws {
         for worker in plane.workers().filter(|worker| !worker.assignments.is_empty() && listens_long) {
             if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
                 let what = format!("{} is dead and holds {} jobs", worker.id, worker.assignments.len());
-                self.violated(Law::L3, at, what);
+                self.violated_once(Law::L3, at, what);
             }
         }
         self.check_holders(at, plane, hosts, listens_long);
+        self.check_losses(now, at, plane, hosts);
     }
 
     /// L4: an attempt that the plane assigns to a live worker is held there, or will be soon.
@@ -239,7 +240,7 @@ fn runs_on(plane: &Plane, job: JobId) -> Option<&WorkerId> {
 }
 
 /// For how long no worker of this name has been alive; `None` if one is.
-fn dead_for(at: u64, worker: &WorkerId, hosts: &[Host]) -> Option<u64> {
+pub(super) fn dead_for(at: u64, worker: &WorkerId, hosts: &[Host]) -> Option<u64> {
     let mut named = hosts.iter().filter(|host| host.name() == worker);
     named.try_fold(u64::MAX, |least, host| {
         let since = host.agent.is_none().then_some(host.dead_since.unwrap_or(0))?;

@@ -14,7 +14,7 @@ use remuda_core::time::Timestamp;
 use remuda_core::verdict::AttemptVerdict;
 use remuda_core::wire::{Beat, FinishedAttempt};
 
-use super::{Laws, Order};
+use super::{HOLD_MAX, Laws, MARGIN, Order};
 use crate::host::Host;
 use crate::law::Law;
 use crate::net::PlaneRequest;
@@ -26,11 +26,6 @@ pub(crate) struct Before {
     stale: Vec<(JobId, (u8, u8))>,
     is_old_beat: bool,
 }
-
-/// The brake holds a fleet that is really gone for no longer than this.
-const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
-/// Deadlines are noticed by ticks of a second, and a beat may be on its way.
-const MARGIN: Duration = Duration::from_millis(1500);
 
 impl Laws {
     pub(crate) fn before_step(
@@ -48,8 +43,8 @@ impl Laws {
             self.listens_since = now;
         }
         self.stepped_at = now;
-        if plane.mass_loss().is_on(now) && self.braked_since.is_none() {
-            (self.braked_since, self.rereversed_at) = (Some(now), None);
+        if plane.mass_loss().is_on() && self.braked_since.is_none() {
+            self.braked_since = Some(now);
         }
         let Some(PlaneRequest::Beat { worker, beat, .. }) = request else { return Before::default() };
         let is_old_beat = plane.worker(worker).is_none_or(|it| {
@@ -97,11 +92,12 @@ impl Laws {
             if let Some(last) =
                 last.filter(|last| last.cause.is_some() && self.judged.insert((*job, last.attempt, now)))
             {
-                self.check_evidence(now, at, *job, status, last, plane, request, hosts);
+                self.check_evidence(now, at, *job, status, last, request, hosts);
             }
         }
         self.record_heard(now, request, step, plane);
         self.check_assigned_workers_heard(now, at, step);
+        self.check_suspicions(now, at, plane, step, hosts);
         self.check_ready(now, at, plane, step, hosts);
         match request {
             Some(PlaneRequest::Join { join, .. }) => self.check_join(at, plane, join, step),
@@ -147,7 +143,6 @@ impl Laws {
         job: JobId,
         status: &JobStatus,
         last: &PastAttempt,
-        plane: &Plane,
         request: Option<&PlaneRequest>,
         hosts: &[Host],
     ) {
@@ -164,8 +159,10 @@ impl Laws {
         let is_reported = true_beat.is_some_and(|beat| reports(beat, key));
         let problem = match verdict {
             AttemptVerdict::WorkerSilent => {
-                self.check_mass_loss_brake(now, at, &last.worker, plane);
-                self.check_brake_release(now, at, &last.worker);
+                self.check_proof(now, at, &last.worker, hosts);
+                self.check_brake_release(now, at, &last.worker, hosts);
+                self.check_waking(now, at, &last.worker, hosts);
+                self.check_absence(at, &last.worker, silence);
                 (silence + MARGIN < self.rules.lease).then(|| format!("it was last heard {silence:?} ago"))
             }
             AttemptVerdict::NoLongerHeld | AttemptVerdict::NeverReceived => {
@@ -287,36 +284,15 @@ impl Laws {
         is_early.then(|| format!("it advanced {stalled:?} ago"))
     }
 
-    /// N5: when most workers fall silent together, it is the plane's own link, and no attempt is given up for it.
-    fn check_mass_loss_brake(&mut self, now: Timestamp, at: u64, worker: &WorkerId, plane: &Plane) {
-        let lease = self.rules.lease;
-        let together = Duration::from_secs(5);
-        let its_last = self.heard_at(worker);
-        let fleet =
-            plane.workers().filter(|it| it.presence != remuda_core::machine::Presence::Offline).count();
-        let silent = plane.workers().filter(|it| {
-            let heard_at = self.heard_at(&it.id);
-            let apart = its_last.since(heard_at).max(heard_at.since(its_last));
-            // A worker with a new attempt is expected to beat faster only from then on.
-            let watched_from =
-                it.assignments.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
-            apart <= together && now.since(watched_from) >= self.rules.suspect_after + together
-        });
-        let silent =
-            silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.assignments.is_empty()));
-        let is_mass = silent >= 4 && silent * 100 > (fleet + 1) * 60;
-        if is_mass && now.since(its_last) < lease * 2 {
-            let what =
-                format!("{silent} of {fleet} workers fell silent together, and {worker} was still given up");
-            self.violated(Law::S6, at, what);
-        }
-    }
-
     /// N5 and N6: when the first worker returns, the others have one lease to return as well.
-    fn check_brake_release(&mut self, now: Timestamp, at: u64, worker: &WorkerId) {
-        let (Some(since), Some(rereversed_at)) = (self.braked_since, self.rereversed_at) else { return };
+    fn check_brake_release(&mut self, now: Timestamp, at: u64, worker: &WorkerId, hosts: &[Host]) {
+        let mut its_hosts = hosts.iter().filter(|host| host.name() == worker);
+        if its_hosts.all(|host| host.agent.is_none()) || self.closed.contains(worker) {
+            return;
+        }
+        let Some(rereversed_at) = self.rereversed_at else { return };
         let is_early = now.since(rereversed_at) + MARGIN < self.rules.lease;
-        if is_early && now.since(since) + MARGIN < HOLD_MAX {
+        if is_early && self.silence(now, worker) + MARGIN < HOLD_MAX {
             let ago = now.since(rereversed_at);
             self.violated(
                 Law::S6,
@@ -348,7 +324,7 @@ impl Laws {
         let is_released =
             |record: &Record| matches!(record, Record::Event(it) if it.kind == EventKind::FleetBrakeReleased);
         if step.records.iter().any(is_released) {
-            (self.braked_since, self.rereversed_at) = (None, None);
+            self.braked_since = None;
         }
         match (request, &step.answer) {
             (Some(PlaneRequest::Join { join, .. }), Ok(_)) => self.worker_heard(now, &join.worker),
@@ -374,17 +350,20 @@ impl Laws {
     }
 
     fn worker_heard(&mut self, now: Timestamp, worker: &WorkerId) {
-        self.last_heard.insert(worker.clone(), now);
-        if self.braked_since.is_some() {
-            self.rereversed_at.get_or_insert(now);
+        let heard_at = self.last_heard.values().max().copied().unwrap_or(self.began_at);
+        // One that was heard all the time is no sign that the others are on their way.
+        if self.suspects.contains(worker) && now.since(heard_at) >= self.rules.suspect_after {
+            self.rereversed_at = Some(now);
         }
+        self.last_heard.insert(worker.clone(), now);
+        self.closed.remove(worker);
     }
 
-    fn heard_at(&self, worker: &WorkerId) -> Timestamp {
+    pub(super) fn heard_at(&self, worker: &WorkerId) -> Timestamp {
         self.last_heard.get(worker).copied().unwrap_or(self.began_at)
     }
 
-    fn silence(&self, now: Timestamp, worker: &WorkerId) -> Duration {
+    pub(super) fn silence(&self, now: Timestamp, worker: &WorkerId) -> Duration {
         now.since(self.heard_at(worker))
     }
 

@@ -41,7 +41,7 @@ impl FaultRates {
     pub(crate) fn draw(random: &mut Random, weather: Weather) -> FaultRates {
         let much = match weather {
             // With rented machines, the provider has the faults.
-            Weather::Fair | Weather::Fleet => return FaultRates::default(),
+            Weather::Fair | Weather::Fleet | Weather::Losses => return FaultRates::default(),
             Weather::Network | Weather::Plane | Weather::Store => 1,
             Weather::Agents => 2,
             Weather::Service | Weather::Wild => random.between(1, 6),

@@ -44,6 +44,17 @@ impl World<'_> {
                     }
                 }
             }
+            Fault::KillMany { percent, back_after, closes } => {
+                for host in 0..self.hosts.len() {
+                    if self.random.below(100) < percent {
+                        if !closes {
+                            self.hosts[host].call = None;
+                        }
+                        self.kill_agent(host, false, "killed");
+                        self.at(back_after, SimEvent::AgentStart { host });
+                    }
+                }
+            }
             Fault::DegradeNetwork { lasts } => {
                 self.degraded_until = end(lasts, self);
                 self.hosts.iter_mut().for_each(|host| host.is_pristine = false);

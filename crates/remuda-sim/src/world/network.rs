@@ -103,11 +103,12 @@ impl World<'_> {
         Transit::After(if is_degraded { self.random.between(1500, 2500) } else { self.random.between(1, 40) })
     }
 
-    pub(super) fn cut_link(&mut self, host: usize, up: Option<u64>, down: Option<u64>) {
-        let host = &mut self.hosts[host];
+    pub(super) fn cut_link(&mut self, index: usize, up: Option<u64>, down: Option<u64>) {
+        let host = &mut self.hosts[index];
         host.is_pristine = false;
         let link = &mut host.link;
         link.cut_up_until = link.cut_up_until.max(up.unwrap_or(0));
         link.cut_down_until = link.cut_down_until.max(down.unwrap_or(0));
+        self.maybe_forge_close(index);
     }
 }

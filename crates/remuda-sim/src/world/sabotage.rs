@@ -208,6 +208,20 @@ impl World<'_> {
         }
     }
 
+    /// Reports a cut connection as one that its worker closed.
+    pub(super) fn maybe_forge_close(&mut self, host: usize) {
+        if !self.is_sabotaged(Sabotage::NoMassLossBrake) {
+            return;
+        }
+        let worker = self.hosts[host].name().clone();
+        let parked = self.lead.and_then(|at| self.drivers[at].as_ref()?.parked.get(&worker).copied());
+        if let Some(poll) = parked {
+            let request = PlaneRequest::ConnectionLost { worker, seq: poll.call & 0xffff_ffff };
+            let id = self.next_call();
+            self.arrive(PlaneCall { from: Caller::None, id, request });
+        }
+    }
+
     /// Sends beats for dead workers.
     pub(super) fn maybe_forge_ghost_beats(&mut self) {
         if self.is_sabotaged(Sabotage::GhostBeats) {

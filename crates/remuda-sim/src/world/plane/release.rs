@@ -36,6 +36,7 @@ impl World<'_> {
         let Some(driver) = &mut self.drivers[at] else { return };
         if driver.parked.get(worker).is_some_and(|parked| parked.call == call) {
             driver.parked.remove(worker);
+            self.laws.connection_closed(worker);
             let seq = call & 0xffff_ffff;
             let request = PlaneRequest::ConnectionLost { worker: worker.clone(), seq };
             let id = self.next_call();

@@ -60,6 +60,7 @@ impl World<'_> {
         let plan = HostPlan {
             name: machine.as_str().parse().expect("a machine id is a valid worker id"),
             machine: Some(machine),
+            shared_machine: None,
             fleet: Some(fleet),
             services: plan.services.clone(),
             slots: plan.slots,
