@@ -98,7 +98,7 @@ const PLANE: &[Key] = &[
         "mass_loss_percent",
         slot!(settings.mass_loss_percent),
         number(1, 100),
-        "If at least this share of all workers is lost within one lease, suspect the plane's own network and requeue nothing.",
+        "If at least this share of all machines is lost within one lease, call it a mass loss.",
     ),
 ];
 

@@ -265,21 +265,17 @@ const MALICE: &[FaultRow] = &[
 const VERDICT_RULES: &str = "attribution of failures by evidence";
 
 const VERDICTS: &[FaultRow] = &[
-    later("J1", "a busy agent ends its long poll to send the next beat", VERDICT_RULES),
-    later("J2", "some, most or all machines die at once", VERDICT_RULES),
-    later("J3", "the plane's own network is cut for two minutes", VERDICT_RULES),
-    later("J4", "the plane is stopped for seconds or minutes and resumed", VERDICT_RULES),
-    later("J5", "one machine with eight workers dies", VERDICT_RULES),
+    built("J1", "a busy agent ends its long poll to send the next beat"),
+    built("J2", "some, most or all machines die at once"),
+    built("J3", "the plane's own network is cut for two minutes"),
+    built("J4", "the plane is stopped for seconds or minutes and resumed"),
+    built("J5", "one machine with eight workers dies"),
     later("J6", "one tenant's workflow always fails, another's of the same shape is good", VERDICT_RULES),
     later("J7", "a node raises on the only worker, on two, on three", VERDICT_RULES),
     later("J8", "an operator kills the server under one job twice", VERDICT_RULES),
     later("J9", "a workflow breaks the CUDA context of each server it runs on", VERDICT_RULES),
     later("J10", "a job asks for more memory than any card has", VERDICT_RULES),
-    later(
-        "J11",
-        "three workers are lost while running a shape that completed ten thousand times",
-        VERDICT_RULES,
-    ),
+    built("J11", "three workers are lost while running a shape that completed ten thousand times"),
     later("J12", "an agent is restarted under a run of an hour", VERDICT_RULES),
     later("J13", "a server is restarted under waiting, pinned jobs", VERDICT_RULES),
     later("J14", "all outputs are blocked by the workflow itself", VERDICT_RULES),
