@@ -228,7 +228,9 @@ impl Sabotage {
             Sabotage::PatientLease => core.lease = Duration::from_secs(120),
             Sabotage::FixedTimeLimit => core.stuck_policy = StuckPolicy::Age,
             Sabotage::BlockByHash => core.block_on = BlockOn::Exact,
-            Sabotage::NoStartGrace | Sabotage::WallClockLeases | Sabotage::BlameForOwnFreeze => core.plane_stall_max = never,
+            Sabotage::NoStartGrace | Sabotage::WallClockLeases | Sabotage::BlameForOwnFreeze => {
+                core.plane_stall_max = never
+            }
             Sabotage::EndlessBlocks => {
                 (core.block_cooldown, core.block_cooldown_max) = (never, never);
                 core.quarantine_cooldown = never;

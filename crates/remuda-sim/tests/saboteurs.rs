@@ -31,9 +31,9 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::DoubtProof
         | Sabotage::PatientLease
         | Sabotage::BlameForOwnFreeze => Weather::Losses,
-        Sabotage::IgnoreInventory
-        | Sabotage::RequeueOnTimeout
-        | Sabotage::AcceptStaleBeats => Weather::Network,
+        Sabotage::IgnoreInventory | Sabotage::RequeueOnTimeout | Sabotage::AcceptStaleBeats => {
+            Weather::Network
+        }
         Sabotage::ReuseAttempt => Weather::Wild,
         Sabotage::RentAgain
         | Sabotage::RentBeforeCommit

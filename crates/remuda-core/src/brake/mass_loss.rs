@@ -280,7 +280,11 @@ mod tests {
     fn silent_worker_is_dead_if_another_was_heard_since() {
         let mut brake = MassLoss::default();
         hear(&mut brake, 14, 2, true);
-        assert_eq!(judge(&mut brake, 30, 1, 0, false), Judgement::Unproven, "both may have fallen silent together");
+        assert_eq!(
+            judge(&mut brake, 30, 1, 0, false),
+            Judgement::Unproven,
+            "both may have fallen silent together"
+        );
         hear(&mut brake, 28, 2, true);
         assert_eq!(judge(&mut brake, 31, 1, 0, false), Judgement::Dead);
         assert!(!brake.is_on());
@@ -332,7 +336,11 @@ mod tests {
     fn list_of_the_provider_is_proof_for_rented_machines_only() {
         let mut brake = MassLoss::default();
         brake.record_list(at(10));
-        assert_eq!(judge(&mut brake, 30, 1, 0, true), Judgement::Unproven, "it was listed before it was late");
+        assert_eq!(
+            judge(&mut brake, 30, 1, 0, true),
+            Judgement::Unproven,
+            "it was listed before it was late"
+        );
         brake.record_list(at(20));
         assert_eq!(judge(&mut brake, 31, 2, 0, false), Judgement::Unproven);
         assert_eq!(judge(&mut brake, 31, 1, 0, true), Judgement::Dead);
@@ -389,7 +397,11 @@ mod tests {
         hear(&mut brake, 1, 2, true);
         assert_eq!(judge(&mut brake, 30, 1, 0, false), Judgement::Unproven);
         hear(&mut brake, 31, 2, true);
-        assert_eq!(judge(&mut brake, 31, 1, 0, false), Judgement::Unproven, "it may have been cut off as well");
+        assert_eq!(
+            judge(&mut brake, 31, 1, 0, false),
+            Judgement::Unproven,
+            "it may have been cut off as well"
+        );
         assert_eq!(judge(&mut brake, 36, 1, 0, false), Judgement::Dead);
     }
 }

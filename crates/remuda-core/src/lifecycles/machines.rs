@@ -132,8 +132,13 @@ struct Silent {
 impl Silent {
     fn after(seconds: u64) -> Silent {
         let brake = MassLoss::default();
-        let mut it =
-            Silent { brake, worker: "a".parse().unwrap(), machine: "box".parse().unwrap(), now: 0, judged: None };
+        let mut it = Silent {
+            brake,
+            worker: "a".parse().unwrap(),
+            machine: "box".parse().unwrap(),
+            now: 0,
+            judged: None,
+        };
         drop(it.passes(seconds));
         it
     }

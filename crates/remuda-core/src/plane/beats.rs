@@ -293,7 +293,9 @@ impl Plane {
     /// Sends orders that arose while long polls were open, one reply per worker.
     pub(super) fn flush(&mut self, now: Timestamp) -> PlaneAnswer {
         for id in self.workers.take_undelivered() {
-            let Some(worker) = self.workers.get(&id).filter(|worker| worker.line == Line::Polling) else { continue };
+            let Some(worker) = self.workers.get(&id).filter(|worker| worker.line == Line::Polling) else {
+                continue;
+            };
             let seq = worker.beat_seq;
             let reply = self.orders(now, &id, seq);
             if reply.is_empty() && !reply.drain {

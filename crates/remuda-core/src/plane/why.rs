@@ -133,7 +133,8 @@ impl Plane {
                     humanize(now.since(*started_at)),
                     humanize(now.since(quiet))
                 );
-                self.silence_reason(now, worker).map_or(running.clone(), |silent| format!("{running}; {silent}"))
+                self.silence_reason(now, worker)
+                    .map_or(running.clone(), |silent| format!("{running}; {silent}"))
             }
             JobState::Ended(row) => row.name().to_owned(),
         }

@@ -48,8 +48,17 @@ async fn background_task_that_is_down_makes_the_plane_unready_and_is_named() {
     assert_eq!(get(&serving, "/health/live").await.0, 200, "the event loop runs");
     let (_, status) = get(&serving, "/remuda/v1/status").await;
     let names: Vec<_> = status["tasks"].as_array().unwrap().iter().map(|it| it["name"].clone()).collect();
-    let expected =
-        ["blob_sweep", "broken", "comfyui_publisher", "fleets", "http", "job_watch", "listener_check", "retention", "webhooks"];
+    let expected = [
+        "blob_sweep",
+        "broken",
+        "comfyui_publisher",
+        "fleets",
+        "http",
+        "job_watch",
+        "listener_check",
+        "retention",
+        "webhooks",
+    ];
     assert_eq!(names, expected, "{status}");
     let broken = &status["tasks"][1];
     assert_eq!((&broken["state"], &broken["restarts"]), (&Value::from("down"), &Value::from(0)));

@@ -114,7 +114,11 @@ impl Laws {
             let Some(dead_for) = super::plane_state::dead_for(at, &worker.id, hosts) else { continue };
             let dead_for = Duration::from_millis(dead_for).min(now.since(given_at)).min(listens_for);
             if plane.mass_loss().holds(&worker.id) && dead_for > two_leases {
-                self.violated_once(Law::L8, at, format!("{} is dead for {dead_for:?} and not judged", worker.id));
+                self.violated_once(
+                    Law::L8,
+                    at,
+                    format!("{} is dead for {dead_for:?} and not judged", worker.id),
+                );
             }
             if dead_for > self.rules.lease + Duration::from_secs(15) + NOTICE {
                 let what = format!("{} is dead for {dead_for:?} and still has its attempts", worker.id);

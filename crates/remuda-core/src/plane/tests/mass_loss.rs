@@ -106,7 +106,11 @@ fn dead_machines_are_found_however_many_die_and_their_jobs_move_in_time() {
         let spare = join_spare(&mut story, 1);
         let living: Vec<_> = names[dead..].iter().chain(&spare).map(String::as_str).collect();
         story.work_to(39, &living);
-        assert_eq!(moved(&story, &jobs[..dead], &names[..dead]), 0, "{dead} of {fleet}: before their lease ran out");
+        assert_eq!(
+            moved(&story, &jobs[..dead], &names[..dead]),
+            0,
+            "{dead} of {fleet}: before their lease ran out"
+        );
         story.work_to(55, &living);
         assert_eq!(moved(&story, &jobs, &names[..dead]), fleet, "{dead} of {fleet}: lease and 15 s");
         for name in &names[..dead] {

@@ -68,7 +68,10 @@ fn losses_of_workers_alone_never_quarantine_a_shape() {
         assert_eq!(story.presence(worker), Presence::Offline);
     }
     assert_eq!(story.news("workflow:"), [""; 0]);
-    assert!(story.plane.quarantine().iter().next().is_none(), "three lost workers say nothing about the shape");
+    assert!(
+        story.plane.quarantine().iter().next().is_none(),
+        "three lost workers say nothing about the shape"
+    );
     for job in jobs {
         while !story.hand("a").held.contains_key(&job) {
             let held: Vec<_> = story.hand("a").held.keys().copied().collect();

@@ -11,7 +11,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::{Client, Connection};
-use super::{cell, parse_timestamp, request, rows, short_duration, show, terminal_width, truncate, with_brake};
+use super::{
+    cell, parse_timestamp, request, rows, short_duration, show, terminal_width, truncate, with_brake,
+};
 use remuda_net::clock::Clock;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::{escape_control, table};

@@ -33,7 +33,15 @@ impl StatusCommand {
 
 fn picture(status: &Value) -> String {
     let lines = [
-        ("plane", format!("version {}, term {}, {}", cell(&status["version"]), cell(&status["term"]), tasks(status))),
+        (
+            "plane",
+            format!(
+                "version {}, term {}, {}",
+                cell(&status["version"]),
+                cell(&status["term"]),
+                tasks(status)
+            ),
+        ),
         ("store", store(status)),
         ("jobs", jobs(status)),
         ("oldest", oldest(status)),
@@ -41,7 +49,14 @@ fn picture(status: &Value) -> String {
         ("brakes", brakes(status)),
         ("fleets", fleets(status)),
         ("provider", trouble(status)),
-        ("blocks", format!("{} blocks, {} shapes in quarantine", cell(&status["blocks"]), cell(&status["quarantined"]))),
+        (
+            "blocks",
+            format!(
+                "{} blocks, {} shapes in quarantine",
+                cell(&status["blocks"]),
+                cell(&status["quarantined"])
+            ),
+        ),
         ("unreliable", unreliable(status)),
     ];
     let lines = lines.map(|(name, text)| format!("{name:<11}{}", escape_control(&text)));
@@ -49,8 +64,11 @@ fn picture(status: &Value) -> String {
 }
 
 fn tasks(status: &Value) -> String {
-    let down: Vec<_> =
-        rows(status, "tasks").iter().filter(|task| task["state"] == "down").map(|task| cell(&task["name"])).collect();
+    let down: Vec<_> = rows(status, "tasks")
+        .iter()
+        .filter(|task| task["state"] == "down")
+        .map(|task| cell(&task["name"]))
+        .collect();
     match down.is_empty() {
         true => "all background tasks run".to_owned(),
         false => format!("DOWN: {}; restart the plane, its log says why", down.join(", ")),
@@ -67,7 +85,10 @@ fn store(status: &Value) -> String {
 fn jobs(status: &Value) -> String {
     let [open, running, waiting] =
         ["open_jobs", "running_jobs", "waiting_jobs"].map(|name| cell(&status[name]));
-    format!("{open} open: {running} running, {waiting} waiting ({} could start now)", cell(&status["ready_jobs"]))
+    format!(
+        "{open} open: {running} running, {waiting} waiting ({} could start now)",
+        cell(&status["ready_jobs"])
+    )
 }
 
 fn oldest(status: &Value) -> String {

@@ -6,9 +6,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::{gated, presence_is};
-use crate::harness::{
-    Gate, Plane, Stream, Worker, assert_contains_all, remuda, sleep_for, wait_until,
-};
+use crate::harness::{Gate, Plane, Stream, Worker, assert_contains_all, remuda, sleep_for, wait_until};
 
 /// A tenth of the defaults: beats every half second, a lease of three seconds.
 const TENTH: &[&str] = &[
@@ -93,7 +91,8 @@ async fn jobs_of_killed_workers_move_however_many_were_killed() {
     }
     let dead: Vec<_> = workers[..7].iter().map(|worker| worker.name.clone()).collect();
     for job in &jobs {
-        let is_moved = |job: &Value| job["worker"].as_str().is_some_and(|name| dead.iter().all(|it| it != name));
+        let is_moved =
+            |job: &Value| job["worker"].as_str().is_some_and(|name| dead.iter().all(|it| it != name));
         plane.job_until(job, "runs elsewhere", is_moved).await;
     }
     assert_eq!(told(&plane, &["fleet:brake"]).await, [""; 0], "the others were heard");
@@ -147,7 +146,10 @@ async fn plane_that_hears_no_worker_keeps_their_jobs_and_says_so() {
     }
     gate.open();
     assert_eq!(attempts(&plane, &jobs).await, vec![json!(1); 4], "nothing was run twice");
-    assert_eq!(told(&plane, &["fleet:brake", "fleet:brake_released"]).await, ["fleet:brake", "fleet:brake_released"]);
+    assert_eq!(
+        told(&plane, &["fleet:brake", "fleet:brake_released"]).await,
+        ["fleet:brake", "fleet:brake_released"]
+    );
 }
 
 /// Faults: J4, C6, K2.
