@@ -120,6 +120,8 @@ pub(crate) enum Fault {
     },
     /// An operator gives a fleet an order.
     Order,
+    /// An operator lowers the maximum of a fleet.
+    LowerLimits,
     /// The store is restored from a backup.
     RollBackStore,
 }
@@ -244,6 +246,7 @@ pub(crate) fn draw_for_fleets(random: &mut Random, troubles: &Troubles, storm_en
             let fault = match trouble {
                 Trouble::StoreRolledBack => Fault::RollBackStore,
                 Trouble::Operators => Fault::Order,
+                Trouble::LimitsLowered => Fault::LowerLimits,
                 Trouble::CommitsFail => Fault::FailCommits { lasts: random.between(1000, 60_000) },
                 Trouble::PlaneDies if random.permille(200) => {
                     let after = random.between(200, 60_000);

@@ -10,7 +10,7 @@
 //! | S5 | agents and services get only committed attempts, under the committed id; pods are requested and returned only after a commit, and no tag twice | `laws`, `services`, `pods` |
 //! | S6 | an attempt is lost only on evidence, never by a healthy worker nor while its service has it; a living worker is not given up while the plane hears no one; when workers return after that, the others get a lease | `verdicts`, `presence`, `services` |
 //! | S7 | attempts are bounded, poison crashes no third worker, no worker is blamed for an attempt it never got, failures have causes | `commits` |
-//! | S8 | no more pods than allowed and no more money, per hour and per day; foreign pods are never touched; a forgotten machine is gone, one that was given up does not come back; after three failed creations the next is delayed | `pods`, `rentals` |
+//! | S8 | no more pods than allowed and no more money, per hour and per day; foreign pods are never touched; what is above a lowered maximum is drained; a refused key is confirmed; a forgotten machine is gone, one that was given up does not come back; after three failed creations the next is delayed | `pods`, `rentals` |
 //! | S9 | nothing of an older term is written | `commits` |
 //! | S10 | as S6: in every world clocks jump and drift | `verdicts` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their limits | `plane_state` |
@@ -19,7 +19,7 @@
 //! | L1 | every job ends; jobs that only a fleet can run bring a machine | at the end, `pods` |
 //! | L2 | a confirmed result is recorded; an end at a service is noticed; no socket stays mute | `laws`, `services` |
 //! | L3 | a dead worker's attempts are taken from it in time | `plane_state` |
-//! | L4 | no worker is believed to hold what it does not have; an attempt lost by its service is given up, a sick service is repaired; every pod has a record and every record a pod; drained machines are returned; at the end the plane's view of the fleet is correct, and no machine is left over | `plane_state`, `services`, `pods`, `rentals` |
+//! | L4 | no worker is believed to hold what it does not have; an attempt lost by its service is given up, a sick service is repaired; every pod has a record and every record a pod; drained machines are returned, and returns are requested until they are proved; at the end the plane's view of the fleet is correct, and no machine is left over | `plane_state`, `services`, `pods`, `rentals` |
 //! | L5 | an idle fleet makes few calls; a provider gets no call storm, and its waits are respected; a varying load makes no fleet oscillate | `plane_state`, `pods`, `rentals` |
 //! | L6 | no block and no trial outlives its reason | `plane_state` |
 //! | L8 | with a worker that is heard all the time, the brake lets go within two leases | `presence` |

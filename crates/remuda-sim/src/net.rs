@@ -72,6 +72,8 @@ pub(crate) enum PlaneRequest {
         machine: MachineId,
         within: Option<u64>,
     },
+    /// An operator changed the settings.
+    Reload,
     /// Tells the plane the name of its deployment.
     Deployment,
 }

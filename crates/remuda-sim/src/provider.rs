@@ -37,6 +37,10 @@ pub(crate) struct Account {
     pub(crate) trouble_counts: BTreeMap<Trouble, u64>,
     pub(crate) call_queues: BTreeMap<(usize, FleetId), CallQueue>,
     pub(crate) pods_created: u64,
+    /// The last call was refused by mistake.
+    pub(crate) has_hiccuped: bool,
+    /// A call was refused by mistake since the last list.
+    pub(crate) was_refused: bool,
 }
 
 /// Calls of one fleet: sent in order, one at a time.

@@ -143,11 +143,17 @@ pub enum Sabotage {
     AcceptAnyMachine,
     /// Drained machines still get work.
     AssignToDrained,
+    /// One refused call stops every call for five minutes, returns included.
+    StopOnRefusedKey,
+    /// After one refused call the next list is believed to be refused, too.
+    TrustOneRefusal,
+    /// A lowered maximum is ignored.
+    IgnoreLoweredLimits,
 }
 
 impl Sabotage {
     /// Every sabotage, with laws of which at least one must detect it.
-    pub const ALL: [(Sabotage, &'static [Law]); 67] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 70] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -215,6 +221,9 @@ impl Sabotage {
         (Sabotage::NoCreationBrake, &[Law::S8]),
         (Sabotage::AcceptAnyMachine, &[Law::S12]),
         (Sabotage::AssignToDrained, &[Law::S4]),
+        (Sabotage::StopOnRefusedKey, &[Law::L4]),
+        (Sabotage::TrustOneRefusal, &[Law::S8]),
+        (Sabotage::IgnoreLoweredLimits, &[Law::S8]),
     ];
 
     /// Defects that a setting can express.

@@ -19,6 +19,8 @@ pub enum Trouble {
     /// An offer has no capacity for a while.
     NoCapacity,
     NoCredit,
+    /// One call is refused with 401 or 403, and the next one is not.
+    KeyHiccup,
     // Every call, for a while.
     KeyRefused,
     RateLimit,
@@ -67,16 +69,19 @@ pub enum Trouble {
     CommitsFail,
     /// Operators pause, scale and drain.
     Operators,
+    /// Operators lower the maximum of a fleet while its machines are busy.
+    LimitsLowered,
 }
 
 impl Trouble {
-    pub const ALL: [Trouble; 36] = [
+    pub const ALL: [Trouble; 38] = [
         Trouble::AnswerLost,
         Trouble::ErrorThoughMade,
         Trouble::ErrorNotMade,
         Trouble::CreateHangs,
         Trouble::NoCapacity,
         Trouble::NoCredit,
+        Trouble::KeyHiccup,
         Trouble::KeyRefused,
         Trouble::RateLimit,
         Trouble::Outage,
@@ -107,6 +112,7 @@ impl Trouble {
         Trouble::PlaneDies,
         Trouble::CommitsFail,
         Trouble::Operators,
+        Trouble::LimitsLowered,
     ];
 
     /// Whether it lasts for a while, starting at a time drawn before the world starts.
@@ -122,6 +128,7 @@ impl Trouble {
                 | Trouble::PlaneDies
                 | Trouble::CommitsFail
                 | Trouble::Operators
+                | Trouble::LimitsLowered
         )
     }
 }

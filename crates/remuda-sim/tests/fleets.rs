@@ -137,6 +137,24 @@ fn refused_key_and_missing_credit_cause_no_call_storm() {
     check(1700, &[Trouble::KeyRefused, Trouble::NoCredit]);
 }
 
+/// Faults: J16.
+#[test]
+fn single_refused_calls_stop_neither_creations_nor_returns() {
+    check(2700, &[Trouble::KeyHiccup, Trouble::Operators]);
+}
+
+/// Faults: J15.
+#[test]
+fn machines_above_a_lowered_maximum_are_drained() {
+    check(2800, &[Trouble::LimitsLowered]);
+}
+
+/// Faults: J17, P10.
+#[test]
+fn orphans_found_by_a_plane_that_dies_are_returned_within_the_limits() {
+    check(2900, &[Trouble::StoreRolledBack, Trouble::PlaneDies, Trouble::ListOmits]);
+}
+
 /// Faults: P10.
 #[test]
 fn pods_unknown_to_a_restored_store_are_returned_within_the_limits() {

@@ -55,7 +55,10 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::StayAtZero
         | Sabotage::NoCreationBrake
         | Sabotage::AcceptAnyMachine
-        | Sabotage::AssignToDrained => Weather::Fleet,
+        | Sabotage::AssignToDrained
+        | Sabotage::StopOnRefusedKey
+        | Sabotage::TrustOneRefusal
+        | Sabotage::IgnoreLoweredLimits => Weather::Fleet,
         Sabotage::ChangeOutcome
         | Sabotage::DoubleTerminal
         | Sabotage::DropFence
@@ -93,7 +96,10 @@ fn troubles(sabotage: Sabotage) -> Vec<Trouble> {
         }
         Sabotage::ForgetMachines => vec![Trouble::PlaneDies],
         Sabotage::WorkBeforeReady => vec![Trouble::SlowModels, Trouble::BadGpu],
-        Sabotage::IgnoreWaits => vec![Trouble::RateLimit, Trouble::KeyRefused],
+        Sabotage::IgnoreWaits => vec![Trouble::RateLimit],
+        Sabotage::StopOnRefusedKey => vec![Trouble::KeyHiccup, Trouble::Operators],
+        Sabotage::TrustOneRefusal => vec![Trouble::KeyHiccup],
+        Sabotage::IgnoreLoweredLimits => vec![Trouble::LimitsLowered],
         _ => Vec::new(),
     }
 }

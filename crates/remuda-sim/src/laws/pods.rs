@@ -14,9 +14,8 @@ use remuda_core::time::Timestamp;
 use super::Laws;
 use crate::law::Law;
 use crate::provider::{Account, SimPod};
-use crate::scenario::Scenario;
+use crate::scenario::{FleetPlan, Scenario};
 use crate::store::Store;
-use crate::trouble::Trouble;
 
 /// What the laws know about pods.
 #[derive(Debug, Default)]
@@ -36,6 +35,17 @@ pub(super) struct Pods {
     calls: BTreeMap<FleetId, VecDeque<u64>>,
     /// Until when each fleet must not call.
     quiet_until: BTreeMap<FleetId, u64>,
+    /// Whether the plane counts the key of a fleet as refused.
+    confirmed: BTreeMap<FleetId, bool>,
+    /// Calls in a row that were refused for the key.
+    refusals: BTreeMap<FleetId, u32>,
+    /// When the return of each pod was last requested.
+    return_requested: BTreeMap<PodId, u64>,
+    /// Since when each machine is to be returned, as long as the plane listens.
+    returning_since: BTreeMap<PodId, u64>,
+    /// When pods were last checked, and how long there was no plane.
+    checked_at: u64,
+    away: Duration,
     /// When each fleet first got a list after the storm.
     calm_list: BTreeMap<FleetId, u64>,
     /// Since when a pod is in a wrong state.
@@ -68,8 +78,16 @@ const CREATED_WITHIN: u64 = 50 * 60_000;
 /// After this many consecutive failures machines are created one at a time, `BRAKE_MIN` apart.
 const FAILURES_MAX: u32 = 3;
 const BRAKE_MIN: u64 = 50_000;
-/// Spending is noticed by the next cycle, and the plane may be down meanwhile.
+/// Spending is noticed by the next cycle.
 const SPENT_MARGIN: Duration = Duration::from_secs(60);
+/// A return is requested every minute until the pod is gone, whatever else the provider refuses; clocks differ.
+const RETURN_REPEATED_WITHIN: u64 = 90_000;
+/// Machines above a lowered maximum are drained by the next cycle.
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+/// What is known from lists alone exists until so many in a row lack it.
+pub(super) const LISTS_UNHEARD_MIN: u32 = 5;
+/// The same for a machine whose worker has joined.
+pub(super) const LISTS_MIN: u32 = 2;
 
 impl Laws {
     /// S5: a request for a pod is committed first. L5: a fleet that must wait makes no calls.
@@ -84,6 +102,9 @@ impl Laws {
         if let Some(until) = self.pods.quiet_until.get(fleet).filter(|until| at < **until) {
             let what = format!("{fleet} must wait until {until} ms and calls {call:?}");
             self.violated(Law::L5, at, what);
+        }
+        if let ProviderCall::Return { pod } = call {
+            self.pods.return_requested.insert(pod.clone(), at);
         }
         let ProviderCall::Rent { machine, tag, .. } = call else { return };
         if self.pods.failures.get(fleet).is_some_and(|failures| *failures >= FAILURES_MAX) {
@@ -145,6 +166,9 @@ impl Laws {
             _ => 0,
         };
         self.pods.quiet_until.insert(fleet.clone(), until);
+        let refusals = self.pods.refusals.entry(fleet.clone()).or_default();
+        let is_refused = fault.is_some_and(|fault| fault.class == ProviderErrorClass::Auth);
+        *refusals = if is_refused { *refusals + 1 } else { 0 };
     }
 
     /// A reloaded plane does not know of waits that were not committed.
@@ -211,7 +235,7 @@ impl Laws {
             let is_its = |pod: &&SimPod| pod.fleet.as_ref() == Some(&settings.id) && pod.is_up();
             let is_known = |pod: &&SimPod| !pod.is_created_by_old_plane && !self.is_unseen(&settings.id, pod);
             let there: Vec<_> = account.ours().filter(is_its).filter(is_known).collect();
-            let (count, most) = (there.len(), settings.scaling.machines_max as usize);
+            let (count, most) = (there.len(), plan.maximum(at) as usize);
             // A pod above the agreed price is returned as soon as the plane sees the price.
             let agreed = |pod: &&SimPod| plan.prices.get(&pod.offer).copied().unwrap_or_default();
             let price: Money = there.iter().map(agreed).sum();
@@ -233,7 +257,7 @@ impl Laws {
     /// Whether the plane could not know of this pod.
     fn is_unseen(&self, fleet: &FleetId, pod: &SimPod) -> bool {
         let omitted = self.pods.omitted.get(&(fleet.clone(), pod.id.clone())).copied();
-        let is_lost = pod.is_unrecorded && omitted.is_some_and(|omitted| omitted >= 2);
+        let is_lost = pod.is_unrecorded && omitted.is_some_and(|omitted| omitted >= LISTS_UNHEARD_MIN);
         is_lost || self.pods.unseen.contains(&pod.tag)
     }
 
@@ -246,12 +270,19 @@ impl Laws {
         scenario: &Scenario,
         is_calm: bool,
     ) {
-        let Some((plane, now)) = plane else { return };
+        let passed = at.saturating_sub(std::mem::replace(&mut self.pods.checked_at, at));
+        let Some((plane, now)) = plane else {
+            self.pods.away += Duration::from_millis(passed);
+            return;
+        };
         if scenario.fleets.is_empty() {
             return;
         }
         self.check_drains_end(now, at, plane, scenario);
         self.check_daily_budget(at, account, scenario);
+        self.check_key(at, plane, scenario);
+        self.check_maximum(now, at, plane, scenario);
+        self.check_returns_go_on(now, at, plane);
         if !is_calm {
             return;
         }
@@ -263,10 +294,12 @@ impl Laws {
     /// S8: no day costs more than allowed, except for what is spent until the plane notices. After a machine was given
     /// up, the delay is the provider's.
     fn check_daily_budget(&mut self, at: u64, account: &Account, scenario: &Scenario) {
-        // Neither the mass-loss brake nor a dead plane returns machines, whatever they cost.
-        if self.braked_at > Timestamp::ZERO || account.trouble_counts.contains_key(&Trouble::PlaneDies) {
+        // The mass-loss brake returns no machine, whatever it costs; nor does a plane that is down or paused, for as
+        // long as it is.
+        if self.braked_at > Timestamp::ZERO {
             return;
         }
+        let away = self.pods.away;
         for plan in &scenario.fleets {
             let Some(most) = plan.settings.day_max else { continue };
             let (mut spent, mut slack) = (Money::ZERO, Money::ZERO);
@@ -281,12 +314,76 @@ impl Laws {
                 }
                 let while_up = Duration::from_millis(until.saturating_sub(pod.created_at));
                 spent = spent.plus(price.over(while_up));
-                slack = slack.plus(price.over(SPENT_MARGIN));
+                slack = slack.plus(price.over(SPENT_MARGIN + away));
             }
             if spent > most.plus(slack) {
                 let what = format!("{} has cost {spent} today, {most} are allowed", plan.settings.id);
                 return self.violated(Law::S8, at, what);
             }
+        }
+    }
+
+    /// S8: a refused key is confirmed by a second call before it stops anything.
+    fn check_key(&mut self, at: u64, plane: &Plane, scenario: &Scenario) {
+        for plan in &scenario.fleets {
+            let id = &plan.settings.id;
+            let is_confirmed = plane.fleet(id).key_refusal.is_some_and(|refusal| refusal.is_confirmed);
+            let refusals = self.pods.refusals.get(id).copied().unwrap_or(0);
+            let is_new = self.pods.confirmed.insert(id.clone(), is_confirmed) != Some(is_confirmed);
+            if is_confirmed && is_new && refusals < 2 {
+                let what = format!("{id} counts its key as refused after {refusals} refused calls");
+                self.violated(Law::S8, at, what);
+            }
+        }
+    }
+
+    /// S8: what is above a lowered maximum is drained, busy or not.
+    fn check_maximum(&mut self, now: Timestamp, at: u64, plane: &Plane, scenario: &Scenario) {
+        if !self.listens_for(now, DRAINED_WITHIN) {
+            return;
+        }
+        let margin = DRAINED_WITHIN.as_millis() as u64;
+        let long_lowered =
+            |plan: &&FleetPlan| plan.lowered.is_some_and(|(lowered_at, _)| at > lowered_at + margin);
+        for plan in scenario.fleets.iter().filter(long_lowered) {
+            let is_staying = |rental: &&Rental| {
+                let phase = rental.phase();
+                rental.fleet == plan.settings.id
+                    && matches!(
+                        phase,
+                        RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made | RentalPhase::Up
+                    )
+            };
+            let (staying, most) =
+                (plane.rentals().filter(is_staying).count(), plan.settings.scaling.machines_max);
+            if staying > most as usize {
+                let what = format!("{} keeps {staying} machines, {most} are allowed", plan.settings.id);
+                return self.violated(Law::S8, at, what);
+            }
+        }
+    }
+
+    /// L4: the return of a machine is requested until it is gone, whatever else its provider refuses.
+    fn check_returns_go_on(&mut self, now: Timestamp, at: u64, plane: &Plane) {
+        let listens = self.listens_for(now, Duration::from_millis(RETURN_REPEATED_WITHIN));
+        let mut returning = BTreeMap::new();
+        let mut found = None;
+        for rental in plane.rentals().filter(|rental| listens && rental.phase() == RentalPhase::Returning) {
+            let Some(pod) = rental.pod() else { continue };
+            let since = self.pods.returning_since.get(&pod.id).copied().unwrap_or(at);
+            returning.insert(pod.id.clone(), since);
+            let requested = self.pods.return_requested.get(&pod.id).copied().unwrap_or(0);
+            let quiet = self.pods.quiet_until.get(&rental.fleet).copied().unwrap_or(0);
+            if at > since.max(requested).max(quiet) + RETURN_REPEATED_WITHIN {
+                found = Some(format!(
+                    "{} is to be returned, and that was last requested at {requested} ms",
+                    rental.tag
+                ));
+            }
+        }
+        self.pods.returning_since = returning;
+        if let Some(what) = found {
+            self.violated(Law::L4, at, what);
         }
     }
 

@@ -14,6 +14,7 @@ use remuda_core::time::Timestamp;
 use remuda_core::wire::JoinRequest;
 
 use super::Laws;
+use super::pods::{LISTS_MIN, LISTS_UNHEARD_MIN};
 use crate::host::Host;
 use crate::law::Law;
 use crate::provider::{Account, SimPod};
@@ -90,7 +91,8 @@ impl Laws {
         let Some(rental) = self.pods.rentals.remove(id) else { return };
         let is_seen = |pod: &&SimPod| {
             let omitted = self.pods.omitted.get(&(rental.fleet.clone(), pod.id.clone()));
-            omitted.is_none_or(|omitted| *omitted < 2)
+            let lists = if rental.joined_at().is_some() { LISTS_MIN } else { LISTS_UNHEARD_MIN };
+            omitted.is_none_or(|omitted| *omitted < lists)
         };
         match account.with_tag(&rental.tag).find(is_seen) {
             Some(pod) => {
@@ -206,10 +208,15 @@ impl Laws {
         }
     }
 
+    /// Whether the plane has been listening for longer than `margin`, unbraked.
+    pub(super) fn listens_for(&self, now: Timestamp, margin: Duration) -> bool {
+        now.since(self.listens_since.max(self.braked_at)) > margin
+            && now.since(self.stepped_at) < self.rules.plane_stall_max
+    }
+
     /// L4: a drained machine is returned in time.
     pub(super) fn check_drains_end(&mut self, now: Timestamp, at: u64, plane: &Plane, scenario: &Scenario) {
-        let listens_long = now.since(self.listens_since.max(self.braked_at)) > DRAIN_MARGIN;
-        if !listens_long || now.since(self.stepped_at) >= self.rules.plane_stall_max {
+        if !self.listens_for(now, DRAIN_MARGIN) {
             return;
         }
         for rental in plane.rentals().filter(|rental| rental.phase() == RentalPhase::Draining) {

@@ -18,6 +18,25 @@ pub(crate) struct FleetPlan {
     pub(crate) services: BTreeSet<Service>,
     pub(crate) slots: u32,
     pub(crate) prices: BTreeMap<String, Money>,
+    /// When an operator last lowered the maximum, and from what.
+    pub(crate) lowered: Option<(u64, u32)>,
+}
+
+/// Creations that were requested before a limit was lowered have ended by then: two calls that hang.
+const UNDER_WAY_MAX: u64 = 130_000;
+
+impl FleetPlan {
+    pub(crate) fn lower_maximum(&mut self, now: u64, machines_max: u32) {
+        self.lowered = Some((now, self.maximum(now)));
+        let scaling = &mut self.settings.scaling;
+        (scaling.machines_min, scaling.machines_max) = (scaling.machines_min.min(machines_max), machines_max);
+    }
+
+    /// How many pods may be created. A lowered maximum counts once nothing from before it is under way.
+    pub(crate) fn maximum(&self, now: u64) -> u32 {
+        let former = self.lowered.filter(|(at, _)| now < at + UNDER_WAY_MAX).map(|(_, former)| former);
+        former.unwrap_or(0).max(self.settings.scaling.machines_max)
+    }
 }
 
 const FLEETS: [&str; 2] = ["big-gpus", "small"];
@@ -74,6 +93,7 @@ fn fleet(random: &mut Random, n: usize, is_sole_fleet: bool) -> FleetPlan {
         services: SERVICES.iter().filter_map(|name| name.parse().ok()).collect(),
         slots: random.between(1, 2) as u32,
         prices,
+        lowered: None,
     }
 }
 

@@ -69,6 +69,7 @@ impl World<'_> {
             Fault::LiftBlocks => self.lift_blocks(),
             Fault::ProviderTrouble { trouble, lasts } => self.begin_trouble(trouble, lasts),
             Fault::Order => self.operator_order(),
+            Fault::LowerLimits => self.lower_limits(),
             Fault::RollBackStore => self.roll_back_store(),
         }
     }

@@ -36,6 +36,30 @@ impl World<'_> {
         self.arrive(PlaneCall { from: Caller::None, id, request: PlaneRequest::Order { fleet, order } });
     }
 
+    /// Halves the maximum of a fleet, and reloads the settings of the plane.
+    pub(super) fn lower_limits(&mut self) {
+        if self.scenario.fleets.is_empty() {
+            return;
+        }
+        let at = self.random.index(self.scenario.fleets.len());
+        let plan = &mut self.scenario.fleets[at];
+        let lowered = (plan.settings.scaling.machines_max / 2).max(1);
+        plan.lower_maximum(self.now, lowered);
+        let (id, scaling) = (plan.settings.id.clone(), plan.settings.scaling.clone());
+        self.account.count_trouble(Trouble::LimitsLowered);
+        self.laws.operator_ordered(self.now, &id);
+        if self.is_sabotaged(Sabotage::IgnoreLoweredLimits) || self.is_sabotaged(Sabotage::NoMaximum) {
+            return;
+        }
+        let fleets = self.scenario.core.fleets.iter_mut().filter(|fleet| fleet.id == id);
+        fleets.for_each(|fleet| {
+            (fleet.scaling.machines_min, fleet.scaling.machines_max) =
+                (scaling.machines_min, scaling.machines_max);
+        });
+        let id = self.next_call();
+        self.arrive(PlaneCall { from: Caller::None, id, request: PlaneRequest::Reload });
+    }
+
     fn operator_drain(&mut self) {
         let machines: Vec<_> = self.account.ours().filter_map(SimPod::machine).collect();
         if machines.is_empty() {

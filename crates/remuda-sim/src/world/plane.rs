@@ -175,6 +175,7 @@ impl World<'_> {
                 let within = within.map(Duration::from_millis);
                 PlaneEvent::DrainMachine { machine, reason: "maintenance".to_owned(), within }
             }
+            PlaneRequest::Reload => PlaneEvent::ReloadSettings(Box::new(self.scenario.core.clone())),
             PlaneRequest::Deployment => PlaneEvent::NameDeployment(DEPLOYMENT.to_owned()),
         };
         Some((event, token))

@@ -108,10 +108,13 @@ impl World<'_> {
         }
         queue.under_way = None;
         self.laws.answered(self.now, &fleet, &news);
+        let is_list = matches!(*news, ProviderEvent::Listed { .. });
         if let ProviderEvent::Listed { result: Ok(listed) } = &*news {
             self.laws.listed(self.now, &fleet, listed, self.is_calm, &self.account);
         }
-        for news in self.forged_provider_events(*news) {
+        let news = self.forged_provider_events(*news);
+        self.account.was_refused = self.account.has_hiccuped || self.account.was_refused && !is_list;
+        for news in news {
             let id = self.next_call();
             let request = PlaneRequest::ProviderEvent { fleet: fleet.clone(), news: Box::new(news) };
             self.deliver(driver, net::PlaneCall { from: Caller::None, id, request });

@@ -61,6 +61,12 @@ impl World<'_> {
             let delay = if hangs { CALL_TIMEOUT } else { delay };
             return Some((Err(ProviderError::new(ProviderErrorClass::Ambiguous, "502")), delay));
         }
+        // Never two in a row: that would be a refused key.
+        if !std::mem::take(&mut self.account.has_hiccuped) && self.draw_trouble(Trouble::KeyHiccup) {
+            self.account.has_hiccuped = true;
+            let message = if delay.is_multiple_of(2) { "401" } else { "403" };
+            return Some((Err(ProviderError::new(ProviderErrorClass::Auth, message)), delay));
+        }
         if is_active(self, Trouble::KeyRefused) {
             return Some((Err(ProviderError::new(ProviderErrorClass::Auth, "401")), delay));
         }

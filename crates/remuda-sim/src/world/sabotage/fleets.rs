@@ -1,5 +1,7 @@
 //! Sabotage where machines are rented: at the boundary between the plane and its provider.
 
+use std::time::Duration;
+
 use remuda_core::document::Collection;
 use remuda_core::fleet::FleetOrder;
 use remuda_core::plane::JoinProof;
@@ -37,6 +39,11 @@ impl World<'_> {
             }
             (Some(Sabotage::IgnoreWaits), ProviderEvent::Rented { machine, result: Err(fault) }) => {
                 vec![ProviderEvent::Rented { machine, result: Err(without_wait(fault)) }]
+            }
+            (Some(Sabotage::StopOnRefusedKey), news) => vec![with_long_wait(news)],
+            (Some(Sabotage::TrustOneRefusal), ProviderEvent::Listed { .. }) if self.account.was_refused => {
+                let fault = ProviderError::new(ProviderErrorClass::Auth, "401");
+                vec![ProviderEvent::Listed { result: Err(fault) }]
             }
             (_, news) => vec![news],
         }
@@ -101,6 +108,29 @@ impl World<'_> {
 
 fn without_details(pod: Pod) -> Pod {
     Pod { kind: String::new(), price: None, ..pod }
+}
+
+/// A refused key in the place of a rate limit of five minutes.
+fn with_long_wait(news: ProviderEvent) -> ProviderEvent {
+    let limited = |fault: ProviderError| {
+        let class = match fault.class {
+            ProviderErrorClass::Auth => ProviderErrorClass::RateLimited,
+            other => other,
+        };
+        let wait = if class == fault.class { fault.wait } else { Some(Duration::from_secs(300)) };
+        ProviderError { class, wait, ..fault }
+    };
+    match news {
+        ProviderEvent::Listed { result } => ProviderEvent::Listed { result: result.map_err(limited) },
+        ProviderEvent::Returned { pod, result } => {
+            ProviderEvent::Returned { pod, result: result.map_err(limited) }
+        }
+        ProviderEvent::Priced { result } => ProviderEvent::Priced { result: result.map_err(limited) },
+        ProviderEvent::Rented { machine, result } => {
+            ProviderEvent::Rented { machine, result: result.map_err(limited) }
+        }
+        news @ ProviderEvent::Bootstrapped { .. } => news,
+    }
 }
 
 fn without_wait(fault: ProviderError) -> ProviderError {
