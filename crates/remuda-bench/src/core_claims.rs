@@ -123,6 +123,7 @@ impl World {
             metrics: serde_json::Map::new(),
             check: None,
             draining: false,
+            service_restarts: None,
         };
         let event = PlaneEvent::Beat {
             worker: self.worker.clone(),

@@ -5,11 +5,12 @@
 //! |---|---|
 //! | disk | `OSError: [Errno 28] No space left on device` |
 //! | memory | `torch.OutOfMemoryError`, `CUDA error: out of memory`, `Allocation on device` |
-//! | missing | `FileNotFoundError`, a model file that does not parse, a GPU the build has no code for |
+//! | missing | a model file that is not there or does not parse, a GPU the build has no code for |
 //! | device | `CUDA error: an illegal memory access was encountered`, `torch.AcceleratorError`, `HIP error`, ECC |
-//! | node | the rest |
+//! | node | the rest, a missing input file included |
 
 use remuda_core::service::{ServiceFailure, ServiceFault};
+use remuda_core::workflow::model_file;
 use serde::Deserialize;
 
 use super::json::Text;
@@ -44,6 +45,7 @@ impl NodeException {
                 let class = self.node_type.0.as_deref().map(|class| one_line(class, 80));
                 ServiceFailure::new(failure.fault, format!("node {id} {}", failure.message))
                     .at_node(id, class.filter(|class| !class.is_empty()))
+                    .with_exception(one_line(&part(&self.exception_type), 80))
             }
             None => failure,
         }
@@ -74,7 +76,7 @@ fn fault(exception_type: &str, exception_message: &str) -> ServiceFault {
         ServiceFault::Disk
     } else if contains_any(MEMORY) {
         ServiceFault::Memory
-    } else if contains_any(MISSING) {
+    } else if contains_any(MISSING) || contains_any(NO_FILE) && names_model(&head) {
         ServiceFault::Missing
     } else if contains_any(DEVICE) && !contains_any(NOT_DEVICE) {
         ServiceFault::Device
@@ -104,9 +106,16 @@ const MEMORY: &[&str] = &[
     "cudnn_status_alloc_failed",
 ];
 
+/// A model file may be elsewhere; any other missing file is an input that the job names.
+const NO_FILE: &[&str] = &["filenotfounderror", "no such file or directory"];
+
+/// Whether a word of the message is the name of a model file.
+fn names_model(message: &str) -> bool {
+    let is_quote = |character: char| character.is_whitespace() || "'\"`,;:()[]".contains(character);
+    message.split(is_quote).any(|word| model_file(word.trim_end_matches('.')).is_some())
+}
+
 const MISSING: &[&str] = &[
-    "filenotfounderror",
-    "no such file or directory",
     "modulenotfounderror",
     "importerror",
     "no module named",
@@ -207,6 +216,7 @@ mod tests {
                 "Model in folder 'checkpoints' with filename 'x.ckpt' not found.",
                 ServiceFault::Missing,
             ),
+            ("FileNotFoundError", "[Errno 2] No such file or directory: 'input/a.png'", ServiceFault::Node),
             ("ModuleNotFoundError", "No module named 'insightface'", ServiceFault::Missing),
             (
                 "safetensors_rust.SafetensorError",

@@ -3,20 +3,18 @@
 //! | status | last message | outputs | outcome |
 //! |---|---|---|---|
 //! | `success` | | some | succeeded |
-//! | `success` | `execution_error` | none | failed: a node was blocked. Current servers report this only on the socket, see [`ProgressTracker::refine`](super::ProgressTracker::refine) |
+//! | `success` | `execution_error` | none | succeeded: the workflow blocked its own nodes |
 //! | `error` | `execution_error` | those produced before | failed |
 //! | `error` | `execution_interrupted` | the same | interrupted by any client |
 
 use std::sync::Arc;
 
-use remuda_core::service::outputs::judge_success;
 use remuda_core::service::{ProbeResult, ServiceFailure, ServiceFault};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::fault::NodeException;
 use super::json::{self, JsonMembers, Text};
-use super::outputs;
 use super::queue::Item;
 use super::tag::PromptTag;
 
@@ -56,15 +54,10 @@ impl Entry {
         let Some(status) = self.status else {
             return ProbeResult::Succeeded { outputs };
         };
-        let end = status.messages.iter().rev().find_map(|message| End::read(message));
         if status.status_str.0.as_deref() != Some("error") {
-            let blocked = match end {
-                Some(End::Raised(raised)) => Some(raised.failure()),
-                Some(End::Interrupted) | None => None,
-            };
-            let is_empty = outputs::is_empty(&outputs);
-            return judge_success(outputs, is_empty, blocked);
+            return ProbeResult::Succeeded { outputs };
         }
+        let end = status.messages.iter().rev().find_map(|message| End::read(message));
         match end {
             Some(End::Interrupted) => ProbeResult::Interrupted,
             Some(End::Raised(raised)) => ProbeResult::Failed(raised.failure()),
@@ -160,6 +153,7 @@ mod tests {
                 "node 4 (ResearchFail): ValueError: research: deliberate failure"
             )
             .at_node("4", Some("ResearchFail".to_owned()))
+            .with_exception("ValueError")
         );
         let interrupted = r#"["execution_interrupted", {"prompt_id": "x", "node_id": "2", "executed": []}]"#;
         assert!(matches!(seen("{}", "error", interrupted), ProbeResult::Interrupted));
@@ -171,13 +165,10 @@ mod tests {
     }
 
     #[test]
-    fn blocked_node_fails_a_prompt_only_without_outputs() {
+    fn blocked_node_fails_no_prompt() {
         let block = r#"["execution_error", {"node_id": "3", "exception_message": "Execution Blocked: no", "exception_type": "ExecutionBlocked"}],
             ["execution_success", {}]"#;
-        assert!(matches!(
-            seen("{}", "success", block),
-            ProbeResult::Failed(ServiceFailure { fault: ServiceFault::Node, .. })
-        ));
+        assert!(matches!(seen("{}", "success", block), ProbeResult::Succeeded { .. }));
         assert!(matches!(seen(IMAGES, "success", block), ProbeResult::Succeeded { .. }));
         assert!(matches!(
             seen("{}", "success", r#"["execution_success", {}]"#),

@@ -6,11 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use remuda_core::service::outputs::judge_success;
-use remuda_core::service::{ProbeResult, ServiceFailure};
-
 use super::message::ComfyuiMessage;
-use super::outputs;
 use super::prompt::PromptNode;
 
 /// Upper bound: a node that counts bytes as steps would hide all others.
@@ -25,7 +21,12 @@ pub struct ProgressTracker {
     /// The server sends node states. Without them, the start of the next node ends the previous one.
     has_states: bool,
     running: Option<String>,
-    blocked: Option<ServiceFailure>,
+    is_blocked: bool,
+    /// A node has announced an output.
+    has_output: bool,
+    /// The run ended in success, and every message since its start was heard.
+    is_complete: bool,
+    was_heard_from_start: bool,
 }
 
 /// A change of the progress.
@@ -75,7 +76,10 @@ impl ProgressTracker {
             phase: String::new(),
             has_states: false,
             running: None,
-            blocked: None,
+            is_blocked: false,
+            has_output: false,
+            is_complete: false,
+            was_heard_from_start: false,
         }
     }
 
@@ -92,16 +96,10 @@ impl ProgressTracker {
         }
     }
 
-    /// Corrects a probe by what only the socket reports: a blocked node. History then shows a success without outputs, which
-    /// is also how a prompt looks that has no outputs.
-    pub fn refine(&self, seen: ProbeResult) -> ProbeResult {
-        match seen {
-            ProbeResult::Succeeded { outputs } if self.blocked.is_some() => {
-                let is_empty = outputs::is_empty(&outputs);
-                judge_success(outputs, is_empty, self.blocked.clone())
-            }
-            seen => seen,
-        }
+    /// Whether the workflow blocked nodes of its own, or gave none of its nodes anything to show. Only the socket reports
+    /// that; history then shows a success without outputs, which is also how a prompt looks whose outputs were lost.
+    pub fn was_blocked(&self) -> bool {
+        self.is_blocked || self.is_complete && !self.has_output
     }
 
     /// Applies a message and returns the change. Messages about other prompts are ignored.
@@ -111,7 +109,12 @@ impl ProgressTracker {
         }
         let before = (self.fraction, self.phase.clone());
         match message {
-            ComfyuiMessage::Start { .. } if self.phase.is_empty() => "started".clone_into(&mut self.phase),
+            ComfyuiMessage::Start { .. } => {
+                self.was_heard_from_start = true;
+                if self.phase.is_empty() {
+                    "started".clone_into(&mut self.phase);
+                }
+            }
             ComfyuiMessage::Cached { nodes, .. } => nodes.iter().for_each(|node| self.finish(node)),
             ComfyuiMessage::Executing { node: Some(node), .. } => self.begin(node),
             ComfyuiMessage::Executing { node: None, prompt } if prompt.0.is_some() => {
@@ -132,11 +135,15 @@ impl ProgressTracker {
                     }
                 }
             }
-            ComfyuiMessage::Executed { node, .. } => node.0.iter().for_each(|node| self.finish(node)),
+            ComfyuiMessage::Executed { node, .. } => {
+                self.has_output = true;
+                node.0.iter().for_each(|node| self.finish(node));
+            }
             ComfyuiMessage::Error { raised, prompt } if prompt.0.is_some() && raised.is_block() => {
-                self.blocked = Some(raised.failure());
+                self.is_blocked = true;
             }
             ComfyuiMessage::Success { .. } => {
+                self.is_complete = self.was_heard_from_start;
                 self.parts.values_mut().for_each(|part| part.done = 1.0);
                 self.fraction = 1.0;
                 "finishing".clone_into(&mut self.phase);

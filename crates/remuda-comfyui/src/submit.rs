@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 200, no node errors | accepted |
 //! | 200 with node errors | only a part of it would run: withdrawn, refused |
-//! | 400, 413 | refused: a file, model or class is missing here, or the graph is invalid on every server |
+//! | 400, 413 | refused: a model or class is missing here, an input is missing, or the graph is invalid on every server |
 //! | other 3xx, 4xx | refused by a proxy: lost here, not the job's fault |
 //! | 5xx, a timeout, a broken connection | unknown: ComfyUI also answers 500 to prompts that it then runs |
 
@@ -183,12 +183,16 @@ impl Refusal {
     }
 }
 
-/// If every error is a missing file or model, another server may have it; otherwise the graph is invalid on every server.
+/// If every error is a missing model, another server may have it. A missing input is the job's fault, and may still be
+/// elsewhere. Otherwise the graph is invalid on every server.
 fn node_failure(nodes: &JsonMembers<NodeErrors>) -> ServiceFailure {
     let errors =
         || nodes.0.iter().flat_map(|(id, node)| node.errors.iter().map(move |error| (id, node, error)));
-    let fault = if errors().next().is_some() && errors().all(|(_, _, error)| error.is_missing()) {
+    let all = |is: fn(&NodeError) -> bool| errors().next().is_some() && errors().all(|(_, _, error)| is(error));
+    let fault = if all(NodeError::is_missing) {
         ServiceFault::Missing
+    } else if all(|error| error.is_missing() || error.is_missing_input()) {
+        ServiceFault::Node
     } else {
         ServiceFault::Graph
     };
@@ -207,7 +211,9 @@ fn node_failure(nodes: &JsonMembers<NodeErrors>) -> ServiceFailure {
     }
     let failure = ServiceFailure::new(fault, message);
     match errors().next() {
-        Some((id, node, _)) => failure.at_node(one_line(id, 40), node.class()),
+        Some((id, node, error)) => failure
+            .at_node(one_line(id, 40), node.class())
+            .with_exception(one_line(text(&error.kind), 80)),
         None => failure,
     }
 }
@@ -220,6 +226,14 @@ impl NodeErrors {
 
 impl NodeError {
     fn is_missing(&self) -> bool {
+        match text(&self.kind) {
+            "value_not_in_list" => model_file(text(&self.extra_info.received_value)).is_some(),
+            _ => false,
+        }
+    }
+
+    /// An input that the job names and this server does not have. Another server may have it.
+    fn is_missing_input(&self) -> bool {
         match text(&self.kind) {
             "value_not_in_list" => is_file(text(&self.extra_info.received_value)),
             // Loaders report a missing input file in different words.

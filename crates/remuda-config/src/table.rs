@@ -198,7 +198,7 @@ const TRUST: &[Key] = &[
         "max_failures_before_block",
         slot!(settings.max_failures_before_block),
         number(1, 1000),
-        "Block a shape on a worker after this many failures there.",
+        "Block a workflow on a worker after this many failures there.",
     ),
     Key::new(
         "block_on",
@@ -234,13 +234,7 @@ const TRUST: &[Key] = &[
         "quarantine.cooldown",
         slot!(settings.quarantine_cooldown),
         duration(TICK, DAY),
-        "Delay before the first trial of a quarantined shape; it doubles with each failed trial.",
-    ),
-    Key::new(
-        "quarantine.trials_max",
-        slot!(settings.quarantine_trials_max),
-        number(1, 1000),
-        "Fail the waiting jobs of a quarantined shape after this many failed trials.",
+        "Delay of the next trial of a quarantined shape after one that took its worker down; it doubles with each.",
     ),
     Key::new(
         "probation_after",

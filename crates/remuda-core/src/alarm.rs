@@ -3,7 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::id::{JobId, Shape, WorkerId};
+use crate::id::{JobId, WorkerId};
+use crate::scope::{BlockScope, TenantShape};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,9 +14,9 @@ pub enum Alarm {
     /// A worker may have fallen silent, or its probation is over.
     Worker(WorkerId),
     /// A block ends: one trial.
-    Block(WorkerId, Shape),
+    Block(WorkerId, BlockScope),
     /// A quarantined shape may have a trial.
-    Shape(Shape),
+    Quarantine(TenantShape),
     /// The control cycle is due.
     Cycle,
     /// A provider call is due.
@@ -30,8 +31,8 @@ impl Alarm {
             Alarm::Worker(worker) => {
                 format!("worker {worker}: a beat, an attempt's limit or the end of its probation is due")
             }
-            Alarm::Block(worker, shape) => format!("the block of {worker} for shape {} ends", shape.short()),
-            Alarm::Shape(shape) => format!("shape {} may have its trial", shape.short()),
+            Alarm::Block(worker, scope) => format!("the block of {worker} for {scope} ends"),
+            Alarm::Quarantine(jobs) => format!("shape {} may have its trial", jobs.shape.short()),
             Alarm::Cycle => "the control cycle is due".to_owned(),
             Alarm::Provider => "a call to a provider is due (list, prices or a return)".to_owned(),
         }

@@ -1,5 +1,5 @@
-//! Workers and shapes kept apart. Each pair has a circuit breaker (`supervise`): after enough failures it is blocked for a
-//! cooldown, then one trial decides whether it is open again or blocked for twice as long.
+//! Workers and workflows kept apart. Each pair has a circuit breaker (`supervise`): after enough failures it is blocked for
+//! a cooldown, then one trial decides whether it is open again or blocked for twice as long.
 //!
 //! ```text
 //!  counting ──failures reach the limit──▶ blocked until T ──T──▶ half open, one trial ──success──▶ forgotten
@@ -7,19 +7,21 @@
 //!                                             └── failed: wait ×2 ─┘
 //! ```
 //!
+//! A failure blocks the worker for the exact workflow. The block widens on evidence (`Blocks::scope_of`): to the
+//! tenant's jobs of that shape, and to everyone's only if two tenants failed there or the worker itself lacks something.
+//!
 //! Reading a block changes nothing. Its end is an event of its own, because clients subscribe to it: until the plane has
 //! processed that event the pair stays blocked, even if the time has passed.
-//!
-//! The rule also holds for a fleet's only worker: the retry runs when its block ends, unless `exempt_sole_worker` is set.
-//! Failures that were not the workflow's fault do not count there, because the service has been repaired by then and no
-//! other worker could take the job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::id::{JobId, Shape, WorkerId, WorkflowHash};
+use crate::cause::Cause;
+use crate::id::{JobId, Shape, Tenant, WorkerId, WorkflowHash};
+use crate::job::Job;
 use crate::record::BlockRow;
-use crate::settings::Settings;
+use crate::scope::{BlockScope, TenantShape};
+use crate::settings::{BlockOn, Settings};
 use crate::supervise::{Backoff, Breaker, BreakerLimits, BreakerState};
 use crate::time::Timestamp;
 
@@ -28,15 +30,41 @@ pub struct Block {
     /// How long the last block lasted; zero before the first.
     pub cooldown: Duration,
     pub reason: String,
-    /// The exact hash of the workflow that failed last.
-    pub workflow_hash: Option<WorkflowHash>,
+    /// The cause of the last failure.
+    pub cause: Cause,
+    /// Shape and exact hash of the workflow that failed last, and who submitted it.
+    pub shape: Shape,
+    pub workflow_hash: WorkflowHash,
+    pub tenant: Tenant,
     first_failed_at: Timestamp,
     breaker: Breaker<JobId>,
     /// The plane has processed the end of the block.
     has_ended: bool,
 }
 
-/// Whether this worker may run this shape now.
+/// How much a failure says about the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureReach {
+    /// It may be the workflow's own fault.
+    Workflow,
+    /// The worker is too small for what this tenant asks of the shape.
+    Tenant,
+    /// The worker lacks what every workflow of the shape needs.
+    Shape,
+}
+
+/// A failure as evidence about a worker.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockEvidence<'a> {
+    pub job: &'a Job,
+    pub cause: Cause,
+    pub reason: &'a str,
+    pub reach: FailureReach,
+    /// Another worker completed a job of the shape.
+    pub completed_elsewhere: bool,
+}
+
+/// Whether this worker may run this job now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {
     Free,
@@ -50,85 +78,134 @@ pub enum BlockState {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Blocks(BTreeMap<WorkerId, BTreeMap<Shape, Block>>);
+pub struct Blocks(BTreeMap<WorkerId, BTreeMap<BlockScope, Block>>);
 
 impl Blocks {
-    pub fn state(&self, worker: &WorkerId, shape: &Shape) -> BlockState {
-        match self.get(worker, shape).map(Block::state) {
-            None | Some(BreakerState::Closed | BreakerState::HalfOpen) => BlockState::Free,
-            Some(BreakerState::Open { until }) => BlockState::Blocked { until },
-            Some(BreakerState::Trial(job)) => BlockState::TrialUnderWay { job },
-        }
+    /// Whether the worker may run this job.
+    pub fn state(&self, worker: &WorkerId, job: &Job) -> BlockState {
+        let Some(blocks) = self.0.get(worker) else { return BlockState::Free };
+        obstacle(job.scopes().iter().filter_map(|scope| blocks.get(scope)))
     }
 
-    pub fn get(&self, worker: &WorkerId, shape: &Shape) -> Option<&Block> {
-        self.0.get(worker)?.get(shape)
+    /// Whether the worker may run jobs of this shape and tenant, whatever their exact workflow.
+    pub fn shape_state(&self, worker: &WorkerId, tenant: &Tenant, shape: &Shape) -> BlockState {
+        let Some(blocks) = self.0.get(worker) else { return BlockState::Free };
+        let those = TenantShape { shape: *shape, tenant: tenant.clone() };
+        let scopes = [BlockScope::Tenant(those), BlockScope::Shape(*shape)];
+        obstacle(scopes.iter().filter_map(|scope| blocks.get(scope)))
     }
 
-    /// An attempt starts. True if it is the trial this pair was waiting for.
-    pub fn started(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) -> bool {
-        self.get_mut(worker, shape).is_some_and(|block| {
+    pub fn get(&self, worker: &WorkerId, scope: &BlockScope) -> Option<&Block> {
+        self.0.get(worker)?.get(scope)
+    }
+
+    /// An attempt starts. True if it is the trial that a block was waiting for.
+    pub fn started(&mut self, worker: &WorkerId, job: &Job) -> bool {
+        let mut is_trial = false;
+        for block in self.concerning(worker, job) {
             let moment = block.moment();
-            block.breaker.start(moment, job)
-        })
-    }
-
-    /// An attempt ended without evidence about the pair.
-    pub fn abandon_trial(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
-        if let Some(block) = self.get_mut(worker, shape) {
-            block.breaker.release(job);
+            is_trial |= block.breaker.start(moment, job.id);
         }
+        is_trial
     }
 
-    /// Counts a failure and returns the entry.
+    /// An attempt ended without evidence about the worker.
+    pub fn abandon_trial(&mut self, worker: &WorkerId, job: &Job) {
+        self.concerning(worker, job).for_each(|block| block.breaker.release(job.id));
+    }
+
+    fn concerning(&mut self, worker: &WorkerId, job: &Job) -> impl Iterator<Item = &mut Block> {
+        let scopes = job.scopes();
+        let blocks = self.0.get_mut(worker).into_iter().flatten();
+        blocks.filter(move |(scope, _)| scopes.contains(scope)).map(|(_, block)| block)
+    }
+
+    /// Counts a failure; returns the scope of the entry that counts it.
     pub fn failed(
         &mut self,
         now: Timestamp,
         worker: &WorkerId,
-        shape: &Shape,
-        job: (JobId, WorkflowHash),
-        reason: &str,
+        evidence: &BlockEvidence<'_>,
         settings: &Settings,
-    ) -> &Block {
-        let (job, workflow_hash) = job;
-        let block = self.0.entry(worker.clone()).or_default().entry(*shape).or_insert_with(|| Block {
+    ) -> BlockScope {
+        let BlockEvidence { job, cause, reason, .. } = *evidence;
+        let scope = self.scope_of(worker, evidence, settings);
+        // Wider and narrower entries had this attempt as their trial, perhaps.
+        self.abandon_other_trials(worker, job, &scope);
+        let entry = self.0.entry(worker.clone()).or_default().entry(scope.clone());
+        let block = entry.or_insert_with(|| Block {
             cooldown: Duration::ZERO,
             reason: String::new(),
-            workflow_hash: None,
+            cause,
+            shape: *job.kind.shape,
+            workflow_hash: job.workflow_hash,
+            tenant: job.tenant.clone(),
             first_failed_at: now,
             breaker: Breaker::default(),
             has_ended: false,
         });
         reason.clone_into(&mut block.reason);
-        block.workflow_hash = Some(workflow_hash);
-        block.fail(now, job, &limits(settings));
-        block
+        (block.cause, block.workflow_hash, block.tenant) = (cause, job.workflow_hash, job.tenant.clone());
+        block.fail(now, job.id, &limits(settings));
+        scope
+    }
+
+    fn abandon_other_trials(&mut self, worker: &WorkerId, job: &Job, scope: &BlockScope) {
+        for other in job.scopes().iter().filter(|other| *other != scope) {
+            if let Some(block) = self.get_mut(worker, other) {
+                block.breaker.release(job.id);
+            }
+        }
+    }
+
+    /// What a failure blocks. Two workflows of one tenant, or two tenants, that fail here while the shape completes
+    /// elsewhere speak against this worker; one of them does not.
+    fn scope_of(&self, worker: &WorkerId, evidence: &BlockEvidence<'_>, settings: &Settings) -> BlockScope {
+        let job = evidence.job;
+        let (workflow, shape) = (BlockScope::Workflow(job.workflow_hash), *job.kind.shape);
+        let tenant = || BlockScope::Tenant(TenantShape { shape, tenant: job.tenant.clone() });
+        let known = || {
+            let blocks = self.0.get(worker).into_iter().flat_map(BTreeMap::values);
+            blocks.filter(move |block| block.shape == shape)
+        };
+        match evidence.reach {
+            _ if settings.block_on == BlockOn::Exact => workflow,
+            FailureReach::Shape => BlockScope::Shape(shape),
+            FailureReach::Tenant => tenant(),
+            FailureReach::Workflow if !evidence.completed_elsewhere => workflow,
+            FailureReach::Workflow if known().any(|block| block.tenant != job.tenant) => BlockScope::Shape(shape),
+            FailureReach::Workflow if known().any(|block| block.workflow_hash != job.workflow_hash) => tenant(),
+            FailureReach::Workflow => workflow,
+        }
     }
 
     /// Ends a block whose time is over: one trial may start. False if it is not over, or not blocked.
-    pub fn expire(&mut self, now: Timestamp, worker: &WorkerId, shape: &Shape) -> bool {
-        let Some(block) = self.get_mut(worker, shape) else { return false };
+    pub fn expire(&mut self, now: Timestamp, worker: &WorkerId, scope: &BlockScope) -> bool {
+        let Some(block) = self.get_mut(worker, scope) else { return false };
         let is_over = matches!(block.state(), BreakerState::Open { until } if until <= now);
         block.has_ended |= is_over;
         is_over
     }
 
-    pub fn lift(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
-        let shapes = self.0.get_mut(worker)?;
-        let block = shapes.remove(shape);
-        if shapes.is_empty() {
+    pub fn lift(&mut self, worker: &WorkerId, scope: &BlockScope) -> Option<Block> {
+        let blocks = self.0.get_mut(worker)?;
+        let block = blocks.remove(scope);
+        if blocks.is_empty() {
             self.0.remove(worker);
         }
         block
     }
 
-    /// All workers with an entry for this shape.
-    pub fn workers_of(&self, shape: &Shape) -> Vec<WorkerId> {
-        self.0
-            .iter()
-            .filter(|(_, shapes)| shapes.contains_key(shape))
-            .map(|(worker, _)| worker.clone())
-            .collect()
+    /// The entries of one worker for which `is_meant` holds.
+    pub fn find_on(&self, worker: &WorkerId, is_meant: impl Fn(&Block) -> bool) -> Vec<(WorkerId, BlockScope)> {
+        let meant = self.0.get(worker).into_iter().flatten().filter(|(_, block)| is_meant(block));
+        meant.map(|(scope, _)| (worker.clone(), scope.clone())).collect()
+    }
+
+    /// The entries for which `is_meant` holds.
+    pub fn find(&self, is_meant: impl Fn(&WorkerId, &BlockScope, &Block) -> bool) -> Vec<(WorkerId, BlockScope)> {
+        let meant = self.iter().filter(|(worker, scope, block)| is_meant(worker, scope, block));
+        meant.map(|(worker, scope, _)| (worker.clone(), scope.clone())).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -140,22 +217,22 @@ impl Blocks {
     }
 
     /// The entry to drop first: the one whose block ends first.
-    pub fn first_to_end(&self) -> Option<(WorkerId, Shape)> {
+    pub fn first_to_end(&self) -> Option<(WorkerId, BlockScope)> {
         self.iter()
             .min_by_key(|(_, _, block)| block.until())
-            .map(|(worker, shape, _)| (worker.clone(), *shape))
+            .map(|(worker, scope, _)| (worker.clone(), scope.clone()))
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&WorkerId, &Shape, &Block)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&WorkerId, &BlockScope, &Block)> {
         self.0
             .iter()
-            .flat_map(|(worker, shapes)| shapes.iter().map(move |(shape, block)| (worker, shape, block)))
+            .flat_map(|(worker, blocks)| blocks.iter().map(move |(scope, block)| (worker, scope, block)))
     }
 
     /// A block whose time passed while no plane ran is still blocked: its end has yet to be published.
     pub fn restore(&mut self, row: BlockRow, settings: &Settings) {
-        let BlockRow { worker, shape, failures, until, cooldown_millis, has_ended, reason, workflow_hash } =
-            row;
+        let BlockRow { worker, scope, failures, until, cooldown_millis, has_ended, reason, .. } = row;
+        let BlockRow { cause, shape, workflow_hash, tenant, .. } = row;
         let cooldown = Duration::from_millis(cooldown_millis);
         let breaker = if failures < settings.max_failures_before_block {
             Breaker::counting(failures)
@@ -163,13 +240,36 @@ impl Blocks {
             let doublings = limits(settings).cooldown.doublings_for(cooldown);
             Breaker::opened(failures, doublings + 1, until)
         };
-        let block = Block { cooldown, reason, workflow_hash, first_failed_at: until, breaker, has_ended };
-        self.0.entry(worker).or_default().insert(shape, block);
+        let first_failed_at = until;
+        let block = Block {
+            cooldown,
+            reason,
+            cause,
+            shape,
+            workflow_hash,
+            tenant,
+            first_failed_at,
+            breaker,
+            has_ended,
+        };
+        self.0.entry(worker).or_default().insert(scope, block);
     }
 
-    fn get_mut(&mut self, worker: &WorkerId, shape: &Shape) -> Option<&mut Block> {
-        self.0.get_mut(worker)?.get_mut(shape)
+    fn get_mut(&mut self, worker: &WorkerId, scope: &BlockScope) -> Option<&mut Block> {
+        self.0.get_mut(worker)?.get_mut(scope)
     }
+}
+
+/// The block that stands in the way longest, if any does.
+fn obstacle<'a>(blocks: impl Iterator<Item = &'a Block>) -> BlockState {
+    blocks.fold(BlockState::Free, |found, block| match (found, block.state()) {
+        (BlockState::Blocked { until }, BreakerState::Open { until: other }) => {
+            BlockState::Blocked { until: until.max(other) }
+        }
+        (_, BreakerState::Open { until }) => BlockState::Blocked { until },
+        (BlockState::Free, BreakerState::Trial(job)) => BlockState::TrialUnderWay { job },
+        (found, BreakerState::Closed | BreakerState::HalfOpen | BreakerState::Trial(_)) => found,
+    })
 }
 
 fn limits(settings: &Settings) -> BreakerLimits {
@@ -225,6 +325,14 @@ impl Block {
         self.breaker.until().unwrap_or(self.first_failed_at)
     }
 
+    /// The job that is the trial, while one is.
+    pub fn trial(&self) -> Option<JobId> {
+        match self.state() {
+            BreakerState::Trial(job) => Some(job),
+            BreakerState::Closed | BreakerState::Open { .. } | BreakerState::HalfOpen => None,
+        }
+    }
+
     pub fn is_blocked(&self) -> bool {
         matches!(self.state(), BreakerState::Open { .. })
     }
@@ -234,89 +342,22 @@ impl Block {
         self.state() != BreakerState::Closed
     }
 
-    pub fn row(&self, worker: &WorkerId, shape: &Shape) -> BlockRow {
+    pub fn row(&self, worker: &WorkerId, scope: &BlockScope) -> BlockRow {
         BlockRow {
             worker: worker.clone(),
-            shape: *shape,
+            scope: scope.clone(),
+            shape: self.shape,
             failures: self.failures(),
             until: self.until(),
             cooldown_millis: u64::try_from(self.cooldown.as_millis()).unwrap_or(u64::MAX),
             has_ended: self.has_ended,
             reason: self.reason.clone(),
+            cause: self.cause,
             workflow_hash: self.workflow_hash,
+            tenant: self.tenant.clone(),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> Timestamp {
-        Timestamp::from_millis(seconds * 1000)
-    }
-
-    enum Do {
-        Fail,
-        Start,
-        Succeed,
-        Release,
-        Expire,
-    }
-    use Do::{Expire, Fail, Release, Start, Succeed};
-
-    /// Applies a story to one pair and compares its state afterwards.
-    fn check(failures_before_block: u32, story: &[(u64, Do)], expected: BlockState) {
-        let settings = Settings { max_failures_before_block: failures_before_block, ..Settings::default() };
-        let (worker, shape, job) = ("a".parse().unwrap(), Shape::digest(b"s"), JobId::from_u128(1));
-        let mut blocks = Blocks::default();
-        for (second, what) in story {
-            match what {
-                Fail => {
-                    drop(
-                        blocks.failed(at(*second), &worker, &shape, (job, shape), "boom", &settings).clone(),
-                    );
-                }
-                Start => drop(blocks.started(&worker, &shape, job)),
-                Succeed => drop(blocks.lift(&worker, &shape)),
-                Release => blocks.abandon_trial(&worker, &shape, job),
-                Expire => drop(blocks.expire(at(*second), &worker, &shape)),
-            }
-        }
-        assert_eq!(blocks.state(&worker, &shape), expected);
-        assert_eq!(blocks.state(&"b".parse().unwrap(), &shape), BlockState::Free, "never another pair");
-    }
-
-    #[test]
-    fn a_block_ends_by_event_and_one_trial_decides() {
-        let blocked = |until| BlockState::Blocked { until: at(until) };
-        let job = JobId::from_u128(1);
-        check(1, &[(0, Fail)], blocked(60));
-        check(1, &[(0, Fail), (59, Expire)], blocked(60));
-        check(1, &[(0, Fail), (60, Expire)], BlockState::Free);
-        check(1, &[(0, Fail), (60, Expire), (61, Start)], BlockState::TrialUnderWay { job });
-        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Fail)], blocked(190));
-        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Succeed)], BlockState::Free);
-        check(1, &[(0, Fail), (60, Expire), (61, Start), (62, Release)], BlockState::Free);
-    }
-
-    #[test]
-    fn the_wait_doubles_up_to_its_limit() {
-        let mut story = vec![(0, Fail)];
-        for round in 1..=8 {
-            story.extend([(round * 1000, Expire), (round * 1000, Start), (round * 1000, Fail)]);
-        }
-        check(1, &story, BlockState::Blocked { until: at(8600) });
-    }
-
-    #[test]
-    fn failures_below_the_limit_are_counted_and_not_forgotten_by_asking() {
-        check(3, &[(0, Fail), (1, Fail)], BlockState::Free);
-        check(3, &[(0, Fail), (1, Fail), (2, Fail)], BlockState::Blocked { until: at(62) });
-    }
-
-    #[test]
-    fn attempts_under_way_when_the_block_began_do_not_lengthen_it() {
-        check(1, &[(0, Fail), (1, Fail), (2, Fail)], BlockState::Blocked { until: at(60) });
-    }
-}
+mod tests;

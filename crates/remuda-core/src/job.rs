@@ -7,7 +7,7 @@
 //!  ──▶ waiting ──start──▶ running ──complete──▶ completed               │
 //!         │                  ├──fail──▶ (attempts left?) ───────────────┘
 //!         │                  └──────────────────▶ failed
-//!         └── cancel, deadline, quarantine ─────▶ cancelled, failed
+//!         └── cancel, deadline ─────────────────▶ cancelled, failed
 //! ```
 //!
 //! A job is held here in its short form; a million of these must fit into a small machine.
@@ -24,9 +24,11 @@ use crate::queue::JobKind;
 use crate::record::{IdempotencyKey, JobStatus, PastAttempt, ServiceRow, StateRow};
 use crate::refusal::Refusal;
 use crate::retry;
+use crate::scope::{BlockScope, TenantShape};
+use crate::service::{FailingNode, ServiceFault};
 use crate::settings::Settings;
 use crate::time::{Timestamp, humanize};
-use crate::verdict::{AttemptFailure, AttemptVerdict};
+use crate::verdict::{AttemptFailure, AttemptVerdict, CrashEvidence};
 use crate::wire::ServiceStatus;
 
 #[derive(Clone, Debug)]
@@ -98,17 +100,12 @@ pub enum JobEvent {
     Fail {
         fence: Fence,
         failure: AttemptFailure,
-        crashed_worker: bool,
         retry_class: RetryClass,
     },
     Cancel {
         message: String,
     },
     Expire,
-    /// Its shape failed in every quarantine trial.
-    FailQuarantined {
-        message: String,
-    },
 }
 
 /// What a failure says about a retry.
@@ -116,7 +113,9 @@ pub enum JobEvent {
 pub enum RetryClass {
     #[default]
     Retry,
-    /// It would fail the same way on any worker.
+    /// On another worker that can take it now.
+    Elsewhere,
+    /// It would fail the same way on any worker, or no other worker could try.
     Never,
     /// A worker with this many bytes ran out of memory.
     NeedsMoreMemory(u64),
@@ -201,15 +200,12 @@ impl Job {
             }
             (
                 JobState::Running { worker, incarnation, started_at },
-                JobEvent::Fail { fence, failure, crashed_worker, retry_class },
+                JobEvent::Fail { fence, failure, retry_class },
             ) if fence == self.fence(incarnation) => {
                 let (cause, message) =
                     self.remember_failure(now, worker.clone(), started_at, failure, retry_class);
-                if retry_class == RetryClass::Never {
-                    self.failures = self.failures.saturating_add(1);
-                    return Ok(failed(cause, message, false));
-                }
-                self.after_failure(now, worker, cause, message, crashed_worker, settings)
+                let state = self.after_failure(now, cause, message, settings);
+                self.apply_retry_class(now, retry_class, state)
             }
             (JobState::Running { worker, started_at, .. }, JobEvent::Cancel { message }) => {
                 self.remember(worker, started_at, now, AttemptVerdict::Cancelled, &message);
@@ -225,13 +221,12 @@ impl Job {
             (JobState::Waiting { .. }, JobEvent::Expire) => {
                 JobState::Ended(Box::new(StateRow::Expired { was_running: false }))
             }
-            (JobState::Waiting { .. }, JobEvent::FailQuarantined { message }) => {
-                failed(Cause::Job, message, true)
-            }
-            (state @ JobState::Running { .. }, JobEvent::Start { .. } | JobEvent::FailQuarantined { .. })
-            | (
+            (
                 state @ JobState::Running { .. },
-                JobEvent::Adopt { .. } | JobEvent::Complete { .. } | JobEvent::Fail { .. },
+                JobEvent::Start { .. }
+                | JobEvent::Adopt { .. }
+                | JobEvent::Complete { .. }
+                | JobEvent::Fail { .. },
             ) => {
                 return Err((state, Refusal::StaleAttempt));
             }
@@ -258,32 +253,44 @@ impl Job {
         failure: AttemptFailure,
         retry_class: RetryClass,
     ) -> (Cause, String) {
-        let AttemptFailure { verdict, cause, message, fault, node } = failure;
+        let AttemptFailure { verdict, cause, message, fault, node, took_down } = failure;
         let message = truncated(message);
+        if took_down.is_some() {
+            self.history_mut().crashed_workers.insert(worker.clone());
+        }
         let past = self.remember(worker, started_at, now, verdict, &message);
-        (past.cause, past.fault, past.node) = (Some(cause), fault, node);
+        (past.cause, past.fault, past.node, past.took_down) = (Some(cause), fault, node, took_down);
         if let RetryClass::NeedsMoreMemory(size) = retry_class {
             past.out_of_memory = Some(size);
         }
         (cause, message)
     }
 
+    /// What the kind of failure changes about a job that would be retried.
+    fn apply_retry_class(&self, now: Timestamp, retry_class: RetryClass, state: JobState) -> JobState {
+        let JobState::Waiting { not_before } = state else { return state };
+        let last = self.attempts().last();
+        let asked_delay = self.options().and_then(|options| options.retry_delay);
+        match (retry_class, last) {
+            (RetryClass::Never, Some(last)) => {
+                failed(last.cause.unwrap_or(Cause::Job), last.message.clone(), false)
+            }
+            // A worker is free for it now, and may not be in a second.
+            (RetryClass::Elsewhere, _) if asked_delay.is_none() => JobState::Waiting { not_before: now },
+            _ => JobState::Waiting { not_before },
+        }
+    }
+
     fn after_failure(
         &mut self,
         now: Timestamp,
-        worker: WorkerId,
         cause: Cause,
         message: String,
-        crashed_worker: bool,
         settings: &Settings,
     ) -> JobState {
         let counter = if cause.is_job_fault() { &mut self.failures } else { &mut self.infra_failures };
         *counter = counter.saturating_add(1);
-        if crashed_worker {
-            self.history_mut().crashed_workers.insert(worker);
-        }
-        let lost = self.crashed_workers().len();
-        if lost >= usize::from(settings.poison_after.max(1)) {
+        if self.is_poison(settings) {
             let names: Vec<_> = self.crashed_workers().iter().map(WorkerId::as_str).collect();
             let evidence = format!("poison: it crashed {} ({message})", names.join(" and "));
             return failed(cause, evidence, true);
@@ -359,6 +366,58 @@ impl Job {
 
     pub fn attempts(&self) -> &[PastAttempt] {
         self.history.as_ref().map_or(&[], |history| &history.attempts)
+    }
+
+    /// Whether enough distinct workers or services went down because of it: directly, or after so much circumstantial
+    /// evidence that it was tried in isolation, and went down there too.
+    fn is_poison(&self, settings: &Settings) -> bool {
+        let is_direct = |past: &&PastAttempt| past.took_down == Some(CrashEvidence::Direct);
+        let direct: BTreeSet<_> =
+            self.attempts().iter().filter(is_direct).map(|past| &past.worker).collect();
+        let limit = usize::from(settings.poison_after.max(1));
+        direct.len() >= limit || !direct.is_empty() && self.crashed_workers().len() > limit
+    }
+
+    /// Whether the next attempt runs alone on its worker: what went down with the job so far may have had another
+    /// reason, and this decides.
+    pub fn needs_isolation(&self, settings: &Settings) -> bool {
+        self.crashed_workers().len() >= usize::from(settings.poison_after.max(1))
+    }
+
+    /// The scopes of blocks that the job is in.
+    pub fn scopes(&self) -> [BlockScope; 3] {
+        [
+            BlockScope::Workflow(self.workflow_hash),
+            BlockScope::Tenant(self.tenant_shape()),
+            BlockScope::Shape(*self.kind.shape),
+        ]
+    }
+
+    pub fn tenant_shape(&self) -> TenantShape {
+        TenantShape { shape: *self.kind.shape, tenant: self.tenant.clone() }
+    }
+
+    /// Whether an attempt on another worker failed with the same error: the same node raised the same exception.
+    pub fn failed_alike_elsewhere(
+        &self,
+        worker: &WorkerId,
+        fault: Option<ServiceFault>,
+        node: Option<&FailingNode>,
+    ) -> bool {
+        let error = |node: Option<&FailingNode>| node.map(|it| (it.id.clone(), it.exception.clone()));
+        self.attempts().iter().any(|past| {
+            let is_job_fault = past.cause.is_some_and(Cause::is_job_fault);
+            is_job_fault
+                && past.worker != *worker
+                && past.fault == fault
+                && error(past.node.as_deref()) == error(node)
+        })
+    }
+
+    /// The workers on which an attempt failed by the job's own fault, as far as it was known then.
+    pub fn job_fault_workers(&self) -> impl Iterator<Item = &WorkerId> {
+        let is_own = |past: &&PastAttempt| past.cause.is_some_and(Cause::is_job_fault);
+        self.attempts().iter().filter(is_own).map(|past| &past.worker)
     }
 
     /// Whether an attempt on this worker failed before, for any cause.

@@ -34,6 +34,7 @@ pub mod reliability;
 pub mod rental;
 pub mod retry;
 pub mod scale;
+pub mod scope;
 pub mod service;
 pub mod settings;
 pub mod supervise;

@@ -64,12 +64,12 @@ fn document() -> String {
         ),
         (
             "Block",
-            "`block.rs`, here with `max_failures_before_block = 2`. A worker and a shape are kept apart, then one trial decides.",
+            "`block.rs`, here with `max_failures_before_block = 2`. A worker and a workflow are kept apart, then one trial decides.",
             breakers::blocks(),
         ),
         (
             "Quarantine",
-            "`quarantine.rs`. A shape that fails on three distinct workers is kept from all of them, then single trials decide.",
+            "`quarantine.rs`. A tenant's shape that fails on three distinct workers runs one job at a time until one succeeds; a trial that takes its worker down makes the next one wait.",
             breakers::quarantine(),
         ),
         (

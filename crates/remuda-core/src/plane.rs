@@ -168,7 +168,7 @@ impl Plane {
                 }
                 worker.awaits_proof = worker.presence == Presence::Offline;
             }
-            self.trust.start(worker, &job.kind.shape, job.id);
+            self.trust.start(worker, job);
         }
         self.outbox.set_alarm(Alarm::Job(job.id), job.wake_at(now));
     }
@@ -219,7 +219,7 @@ impl Plane {
                 self.fleets.name_deployment(name, &mut self.outbox);
                 Ok(PlaneAnswer::Done)
             }
-            PlaneEvent::LiftBlock { worker, shape } => self.lift_block(now, &worker, shape),
+            PlaneEvent::LiftBlock { worker, hash } => self.lift_block(now, &worker, hash),
             PlaneEvent::ReleaseShape { shape } => self.release_shape(now, shape),
             PlaneEvent::SetAffinity { shape, affinity } => {
                 self.router.set_affinity(now, shape, affinity, &mut self.outbox).map(|()| PlaneAnswer::Done)
@@ -266,8 +266,8 @@ impl Plane {
             match self.outbox.take_due_alarm(now) {
                 Some(Alarm::Job(job)) => self.job_alarm(now, job),
                 Some(Alarm::Worker(worker)) => self.worker_alarm(now, &worker),
-                Some(Alarm::Block(worker, shape)) => self.block_alarm(now, &worker, shape),
-                Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
+                Some(Alarm::Block(worker, scope)) => self.block_alarm(now, &worker, &scope),
+                Some(Alarm::Quarantine(jobs)) => self.quarantine_alarm(now, &jobs),
                 Some(Alarm::Cycle) => drop(self.cycle(now)),
                 Some(Alarm::Provider) => self.run_provider_calls(now),
                 None => break,

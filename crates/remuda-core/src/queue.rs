@@ -131,7 +131,7 @@ pub struct QueueEntry<'a> {
 /// What the queue must know about a worker.
 pub trait Matcher {
     fn fits(&self, demand: &Demand) -> bool;
-    fn allows_shape(&self, shape: &Shape) -> bool;
+    fn allows_shape(&self, tenant: &Tenant, shape: &Shape) -> bool;
     fn is_warm(&self, shape: &Shape) -> bool;
     /// The final check of a single job.
     fn accepts(&self, job: JobId) -> bool;
@@ -258,14 +258,6 @@ impl Queue {
             shapes.map(move |(shape, jobs)| (demand, &**shape, jobs.len()))
         })
     }
-
-    /// Waiting jobs of one shape, oldest first, over all tenants and priorities.
-    pub fn jobs_of_shape(&self, shape: &Shape) -> Vec<JobId> {
-        let lanes = self.levels.values().flat_map(BTreeMap::values).flat_map(|level| level.lanes.values());
-        let mut jobs: Vec<_> = lanes.filter_map(|lane| lane.shapes.get(shape)).flatten().copied().collect();
-        jobs.sort_unstable();
-        jobs
-    }
 }
 
 impl Level {
@@ -274,7 +266,7 @@ impl Level {
         let up_to = self.served.as_ref().map(|served| (Bound::Unbounded, Bound::Included(served)));
         let first = self.lanes.range::<Tenant, _>((after, Bound::Unbounded));
         let then = up_to.map(|range| self.lanes.range::<Tenant, _>(range)).into_iter().flatten();
-        first.chain(then).find_map(|(tenant, lane)| Some((tenant, lane.next(matcher, look_ahead)?)))
+        first.chain(then).find_map(|(tenant, lane)| Some((tenant, lane.next(tenant, matcher, look_ahead)?)))
     }
 }
 
@@ -323,11 +315,11 @@ impl Lane {
         self.shapes.values().map(|jobs| jobs.range(..job).take(max + 1).count()).sum()
     }
 
-    fn next(&self, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
+    fn next(&self, tenant: &Tenant, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
         let mut allowed = self
             .heads
             .iter()
-            .filter(|(_, shape)| matcher.allows_shape(shape))
+            .filter(|(_, shape)| matcher.allows_shape(tenant, shape))
             .filter_map(|(_, shape)| Some((self.oldest(shape, matcher, look_ahead)?, shape)));
         let (oldest, shape) = allowed.next()?;
         if matcher.is_warm(shape) || matcher.is_overdue(oldest) {
@@ -337,7 +329,8 @@ impl Lane {
         Some(warm.map_or(oldest, |(job, _)| job))
     }
 
-    /// The oldest job of a shape that the worker accepts; single jobs may avoid it because they failed there.
+    /// The oldest job of a shape that the worker accepts; it may be blocked for single workflows, and a job that failed
+    /// there may avoid it.
     fn oldest(&self, shape: &Arc<Shape>, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
         self.shapes.get(shape)?.iter().copied().take(look_ahead.max(1)).find(|job| matcher.accepts(*job))
     }
@@ -360,7 +353,7 @@ mod tests {
         fn fits(&self, demand: &Demand) -> bool {
             demand.service().as_str() == "exec"
         }
-        fn allows_shape(&self, shape: &Shape) -> bool {
+        fn allows_shape(&self, _: &Tenant, shape: &Shape) -> bool {
             self.blocked != Some(*shape)
         }
         fn is_warm(&self, shape: &Shape) -> bool {

@@ -21,9 +21,10 @@ use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::need::Requirements;
 use crate::options::JobOptions;
+use crate::scope::{BlockScope, TenantShape};
 use crate::service::{FailingNode, ServiceFault, ServiceState};
 use crate::time::Timestamp;
-use crate::verdict::AttemptVerdict;
+use crate::verdict::{AttemptVerdict, CrashEvidence};
 
 /// One change to store.
 #[derive(Clone, Debug)]
@@ -54,13 +55,11 @@ pub enum Record {
     Block(BlockRow),
     BlockLifted {
         worker: WorkerId,
-        shape: Shape,
+        scope: BlockScope,
     },
     /// Failures of a shape, or its quarantine.
     Quarantine(QuarantineRow),
-    QuarantineLifted {
-        shape: Shape,
-    },
+    QuarantineLifted(TenantShape),
     /// An event for subscribers.
     Event(Arc<StoredEvent>),
     /// A cycle report, kept for a while.
@@ -88,7 +87,7 @@ impl Record {
             | Record::Block(_)
             | Record::BlockLifted { .. }
             | Record::Quarantine(_)
-            | Record::QuarantineLifted { .. }
+            | Record::QuarantineLifted(_)
             | Record::Document(_)
             | Record::DocumentDeleted { .. }
             | Record::WorkerForgotten { .. } => Timestamp::ZERO,
@@ -264,6 +263,9 @@ pub struct PastAttempt {
     /// The node of the workflow at which it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Box<FailingNode>>,
+    /// Set if its worker or service went down with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub took_down: Option<CrashEvidence>,
     /// Memory of the worker that ran out of it; 0 if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_memory: Option<u64>,
@@ -287,6 +289,7 @@ impl PastAttempt {
             message: String::new(),
             fault: None,
             node: None,
+            took_down: None,
             out_of_memory: None,
             price: None,
             service: None,
@@ -376,10 +379,11 @@ pub struct WorkerRow {
     pub drain_until: Option<Timestamp>,
 }
 
-/// A worker blocked for a shape until a time.
+/// A worker blocked for a workflow or a shape until a time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockRow {
     pub worker: WorkerId,
+    pub scope: BlockScope,
     pub shape: Shape,
     pub failures: u32,
     pub until: Timestamp,
@@ -389,15 +393,17 @@ pub struct BlockRow {
     #[serde(default)]
     pub has_ended: bool,
     pub reason: String,
-    /// Hash of the workflow that failed last.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workflow_hash: Option<WorkflowHash>,
+    pub cause: Cause,
+    /// The workflow that failed last, and who submitted it.
+    pub workflow_hash: WorkflowHash,
+    pub tenant: Tenant,
 }
 
-/// A shape that fails on several workers.
+/// A tenant's shape that fails on several workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QuarantineRow {
-    pub shape: Shape,
+    #[serde(flatten)]
+    pub jobs: TenantShape,
     /// Distinct workers it failed on since its last success.
     pub failed_on: BTreeSet<WorkerId>,
     /// Set while it is quarantined: when the next trial may run.

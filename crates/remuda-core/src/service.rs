@@ -83,6 +83,7 @@ pub enum ServiceEvent {
     /// The process that the agent started has exited.
     Exited {
         why: String,
+        how: ServiceExit,
     },
     RemedyDone {
         remedy: ServiceRemedy,
@@ -94,6 +95,17 @@ pub enum ServiceEvent {
         problem: Option<String>,
         offer: Option<Box<Capabilities>>,
     },
+}
+
+/// How the process of a service ended, as far as its exit status tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceExit {
+    /// By itself: an exit status, a fault such as SIGSEGV, or the kernel for want of memory.
+    Crashed,
+    /// By a signal that another process sent.
+    Killed,
+    /// It is not a child of this process, so its exit status is not known.
+    Unknown,
 }
 
 /// The result of submitting an attempt to the service.
@@ -193,12 +205,15 @@ pub struct ServiceFailure {
     pub node: Option<Box<FailingNode>>,
 }
 
-/// The node of a workflow that failed, and its class if known.
+/// The node of a workflow that failed, with its class and the exception if known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailingNode {
     pub id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
+    /// The type of the exception, for telling two errors apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exception: Option<String>,
 }
 
 /// The kind of failure, classified from the service's error.
@@ -219,12 +234,16 @@ pub enum ServiceFault {
     Disk,
     /// The service forgot the attempt, was interrupted by another client, or lost the outputs.
     Lost,
-    /// The service died or restarted while it had the attempt.
+    /// The service died or restarted while it had the attempt, and it is not known why.
     Died,
+    /// The service's process crashed while it had only this attempt.
+    Crashed,
+    /// The service was ended from outside, by a signal.
+    Killed,
 }
 
 impl ServiceFault {
-    pub const ALL: [ServiceFault; 8] = [
+    pub const ALL: [ServiceFault; 10] = [
         ServiceFault::Graph,
         ServiceFault::Node,
         ServiceFault::Missing,
@@ -233,13 +252,19 @@ impl ServiceFault {
         ServiceFault::Disk,
         ServiceFault::Lost,
         ServiceFault::Died,
+        ServiceFault::Crashed,
+        ServiceFault::Killed,
     ];
 
     pub fn cause(self) -> Cause {
         match self {
             ServiceFault::Graph | ServiceFault::Node => Cause::Job,
             ServiceFault::Missing | ServiceFault::Memory | ServiceFault::Disk => Cause::Worker,
-            ServiceFault::Device | ServiceFault::Lost | ServiceFault::Died => Cause::Service,
+            ServiceFault::Device
+            | ServiceFault::Lost
+            | ServiceFault::Died
+            | ServiceFault::Crashed
+            | ServiceFault::Killed => Cause::Service,
         }
     }
 
@@ -258,6 +283,8 @@ impl ServiceFault {
             ServiceFault::Disk => "disk",
             ServiceFault::Lost => "lost",
             ServiceFault::Died => "died",
+            ServiceFault::Crashed => "crashed",
+            ServiceFault::Killed => "killed",
         }
     }
 }
@@ -275,7 +302,15 @@ impl ServiceFailure {
 
     /// The same failure, of this node.
     pub fn at_node(mut self, id: impl Into<String>, class: Option<String>) -> Self {
-        self.node = Some(Box::new(FailingNode { id: id.into(), class }));
+        self.node = Some(Box::new(FailingNode { id: id.into(), class, exception: None }));
+        self
+    }
+
+    /// The same failure, with the type of the exception that its node raised.
+    pub fn with_exception(mut self, exception: impl Into<String>) -> Self {
+        if let Some(node) = &mut self.node {
+            node.exception = Some(exception.into()).filter(|it| !it.is_empty());
+        }
         self
     }
 }

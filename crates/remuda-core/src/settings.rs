@@ -40,10 +40,8 @@ pub struct Settings {
     pub poison_after: u8,
     /// A shape that failed on this many distinct workers without a success is suspect.
     pub suspect_shape_after: u8,
-    /// How long a suspect shape waits for its first single trial; doubles with each failed one.
+    /// How long a suspect shape waits after a trial that took its worker down; doubles with each.
     pub quarantine_cooldown: Duration,
-    /// Failed trials of a quarantined shape after which its waiting jobs are failed with the evidence.
-    pub quarantine_trials_max: u32,
     /// The first wait before a retry; doubles, with full jitter, up to `retry_max`.
     pub retry_base: Duration,
     pub retry_max: Duration,
@@ -55,7 +53,7 @@ pub struct Settings {
     pub block_cooldown_max: Duration,
     /// A worker that is all there is gets no blocks: they would only make everyone wait.
     pub exempt_sole_worker: bool,
-    /// `shape`: jobs of one kind share blocks; `exact`: only identical workflows do.
+    /// `shape`: a block of a workflow widens to its shape on evidence; `exact`: it never does.
     pub block_on: BlockOn,
     /// Failures in a row, over different shapes, that put a worker on probation.
     pub probation_after: u32,
@@ -105,7 +103,6 @@ impl Default for Settings {
             poison_after: 2,
             suspect_shape_after: 3,
             quarantine_cooldown: Duration::from_secs(60),
-            quarantine_trials_max: 3,
             retry_base: Duration::from_secs(1),
             retry_max: Duration::from_secs(30),
             max_failures_before_block: 1,

@@ -72,6 +72,16 @@ impl AttemptVerdict {
     }
 }
 
+/// How sure it is that an attempt took its worker or its service down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CrashEvidence {
+    /// It was alone on what went down, and nothing else explains that.
+    Direct,
+    /// Something went down with it, and it is not known why, or others ran there too.
+    Circumstantial,
+}
+
 /// A failed attempt: what ended it, what is at fault, and a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptFailure {
@@ -81,11 +91,13 @@ pub struct AttemptFailure {
     /// What the service reported, if it did.
     pub fault: Option<ServiceFault>,
     pub node: Option<Box<FailingNode>>,
+    /// Set if something went down with the attempt.
+    pub took_down: Option<CrashEvidence>,
 }
 
 impl AttemptFailure {
     pub fn new(verdict: AttemptVerdict, cause: Cause, message: impl Into<String>) -> Self {
-        AttemptFailure { verdict, cause, message: message.into(), fault: None, node: None }
+        AttemptFailure { verdict, cause, message: message.into(), fault: None, node: None, took_down: None }
     }
 }
 

@@ -96,6 +96,9 @@ pub struct Beat {
     /// The worker wants to stop and takes no new work.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+    /// How often its service has started again since the worker joined, from workers that know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_restarts: Option<u64>,
 }
 
 /// The result of trying a machine: its disk, its GPU with a real computation, its service.

@@ -76,6 +76,8 @@ pub struct Worker {
     pub awaits_proof: bool,
     /// It has left: later messages were sent before that.
     pub has_left: bool,
+    /// How often its service has started again, by its last beat that said so.
+    pub service_restarts: Option<u64>,
     pub assignments: BTreeMap<JobId, Assignment>,
     /// Attempts it should cancel; the order is repeated until a beat no longer lists them.
     pub cancels: BTreeMap<(JobId, Attempt), PendingCancel>,
@@ -151,6 +153,7 @@ impl Worker {
             line: Line::Quiet,
             awaits_proof: false,
             has_left: false,
+            service_restarts: None,
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_sent_at: None,
@@ -233,6 +236,8 @@ impl Worker {
             is_running: false,
             start_limit: job.options().and_then(|options| options.start_limit),
             node_limit: job.options().and_then(|options| options.node_limit),
+            service_restarts: self.service_restarts,
+            is_isolated: job.needs_isolation(settings),
         };
         if self.assignments.is_empty() {
             // It is watched more closely from now, but was not asked to beat more often before. So it gets the
@@ -378,6 +383,7 @@ impl Worker {
             line: Line::Quiet,
             awaits_proof: false,
             has_left: false,
+            service_restarts: None,
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_sent_at: None,

@@ -30,6 +30,12 @@ pub enum Law {
     S12,
     /// A worker whose messages arrive in time is never called silent.
     S16,
+    /// No tenant pays for another.
+    S17,
+    /// No shape is quarantined without evidence against it.
+    S18,
+    /// No job fails untried.
+    S19,
     /// Every job ends.
     L1,
     /// Every end at a service is noticed and recorded.
@@ -42,6 +48,8 @@ pub enum Law {
     L5,
     /// No block and no trial outlives its reason.
     L6,
+    /// An error that no further attempt can change is told.
+    L7,
     /// The brake lets go once there is proof that we hear.
     L8,
     /// After a mass loss the dead lose their attempts in time.
@@ -54,7 +62,7 @@ pub enum Law {
     Events,
 }
 
-pub const LAWS: [Law; 24] = [
+pub const LAWS: [Law; 28] = [
     Law::S1,
     Law::S2,
     Law::S3,
@@ -68,12 +76,16 @@ pub const LAWS: [Law; 24] = [
     Law::S11,
     Law::S12,
     Law::S16,
+    Law::S17,
+    Law::S18,
+    Law::S19,
     Law::L1,
     Law::L2,
     Law::L3,
     Law::L4,
     Law::L5,
     Law::L6,
+    Law::L7,
     Law::L8,
     Law::L9,
     Law::L10,

@@ -14,14 +14,18 @@
 //! | S9 | nothing of an older term is written | `commits` |
 //! | S10 | as S6: in every world clocks jump and drift | `verdicts` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their limits | `plane_state` |
-//! | S12 | a block concerns a shape, holds, and ends with one trial and for a recorded reason; silent workers get no work; every waiting job has a reason; pins, exclusions and preferences hold; no work before a machine is ready; every index is correct | `commits`, `placement`, `verdicts`, `rentals`, `plane_state` |
+//! | S12 | a block concerns a workflow or, on evidence, its shape, holds, and ends with one trial and for a recorded reason; silent workers get no work; every waiting job has a reason; pins, exclusions and preferences hold; no work before a machine is ready; every index is correct | `commits`, `placement`, `verdicts`, `rentals`, `plane_state` |
 //! | S16 | a worker whose messages arrive in time is never called silent | `presence` |
+//! | S17 | a worker is kept from all tenants' jobs of a shape only if it lacks something or failed two tenants | `blame` |
+//! | S18 | a shape is quarantined only by its jobs' own failures on three workers since it last completed | `blame` |
+//! | S19 | no job fails that was never tried | `blame` |
 //! | L1 | every job ends; jobs that only a fleet can run bring a machine | at the end, `pods` |
 //! | L2 | a confirmed result is recorded; an end at a service is noticed; no socket stays mute | `laws`, `services` |
 //! | L3 | a dead worker's attempts are taken from it in time | `plane_state` |
 //! | L4 | no worker is believed to hold what it does not have; an attempt lost by its service is given up, a sick service is repaired; every pod has a record and every record a pod; drained machines are returned, and returns are requested until they are proved; at the end the plane's view of the fleet is correct, and no machine is left over | `plane_state`, `services`, `pods`, `rentals` |
 //! | L5 | an idle fleet makes few calls; a provider gets no call storm, and its waits are respected; a varying load makes no fleet oscillate | `plane_state`, `pods`, `rentals` |
 //! | L6 | no block and no trial outlives its reason | `plane_state` |
+//! | L7 | a job that raised the same error on two workers has failed | `blame` |
 //! | L8 | with a worker that is heard all the time, the brake lets go within two leases | `presence` |
 //! | L9 | then a dead worker's attempts are taken from it within a lease and 15 s, however many died | `presence` |
 //! | L10 | a plane that was away or restarted judges no one within 5 s | `presence` |
@@ -31,6 +35,7 @@
 //! Not here: S13 to S15 (tokens, secrets and untrusted input are covered by the program's tests), and faults of a
 //! connector itself.
 
+mod blame;
 mod commits;
 mod fairness;
 mod placement;
@@ -44,9 +49,11 @@ mod verdicts;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use remuda_core::id::{Attempt, JobId, Shape, WorkerId};
+use remuda_core::cause::Cause;
+use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::plane::Plane;
 use remuda_core::record::StateRow;
+use remuda_core::scope::BlockScope;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::BeatReply;
@@ -82,6 +89,9 @@ pub(crate) struct Laws {
     /// Attempts that were submitted, and the host.
     ran: BTreeMap<Key, usize>,
     services: services::Services,
+    failures: blame::Failures,
+    /// Jobs that may be poison and were started in this batch.
+    isolated: Vec<JobId>,
     completed: BTreeSet<(Key, WorkerId)>,
     /// Completed attempts whose agent is still alive.
     live_completed: BTreeSet<(Key, WorkerId)>,
@@ -89,8 +99,8 @@ pub(crate) struct Laws {
     orders: BTreeMap<Key, Order>,
     crashed_agents: BTreeSet<Key>,
     sequence: u64,
-    /// When the block of a worker and shape ends; kept during the trial.
-    blocks: BTreeMap<(WorkerId, Shape), Timestamp>,
+    /// When the block of a worker for a workflow or shape ends, and its cause; kept during the trial.
+    blocks: BTreeMap<(WorkerId, BlockScope), (Timestamp, Cause)>,
     /// Running jobs: the worker, and since when.
     running: BTreeMap<JobId, (WorkerId, Timestamp)>,
     /// Since when the plane assigns an attempt to a worker that does not hold it.
@@ -156,6 +166,8 @@ impl Laws {
             latest_attempt: BTreeMap::new(),
             ran: BTreeMap::new(),
             services: services::Services::default(),
+            failures: blame::Failures::default(),
+            isolated: Vec::new(),
             completed: BTreeSet::new(),
             live_completed: BTreeSet::new(),
             orders: BTreeMap::new(),

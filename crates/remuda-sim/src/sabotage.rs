@@ -53,8 +53,16 @@ pub enum Sabotage {
     NoTerm,
     /// Any number of blocks is kept.
     UnboundedBlocks,
-    /// Blocks apply to the exact workflow, with its texts and seeds, instead of the shape.
+    /// Blocks apply to the exact workflow, with its texts and seeds, whatever the evidence.
     BlockByHash,
+    /// The first failure blocks the whole shape, for every tenant.
+    BlockByShape,
+    /// A shape is quarantined for failures that were not its own.
+    QuarantineAnyFailure,
+    /// Waiting jobs fail with the one that failed.
+    FailUntried,
+    /// An error that comes back is not recognised.
+    ForgetErrors,
     /// A block that ends is removed at once, without a trial.
     NoHalfOpen,
     /// Blocks and quarantines never end.
@@ -153,7 +161,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// Every sabotage, with laws of which at least one must detect it.
-    pub const ALL: [(Sabotage, &'static [Law]); 70] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 74] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -177,6 +185,10 @@ impl Sabotage {
         (Sabotage::NoTerm, &[Law::S9]),
         (Sabotage::UnboundedBlocks, &[Law::S11]),
         (Sabotage::BlockByHash, &[Law::S12]),
+        (Sabotage::BlockByShape, &[Law::S17]),
+        (Sabotage::QuarantineAnyFailure, &[Law::S18]),
+        (Sabotage::FailUntried, &[Law::S19]),
+        (Sabotage::ForgetErrors, &[Law::L7]),
         (Sabotage::NoHalfOpen, &[Law::S12]),
         (Sabotage::EndlessBlocks, &[Law::L1, Law::L6]),
         (Sabotage::GhostBeats, &[Law::L3, Law::L4]),

@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use remuda_core::affinity::Affinity;
-use remuda_core::id::{FleetId, JobId, MachineId, Service, Shape, Tenant, WorkerId};
+use remuda_core::id::{FleetId, Hash, JobId, MachineId, Service, Shape, Tenant, WorkerId};
 use remuda_core::need::Capabilities;
 use remuda_core::options::JobOptions;
+use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::settings::Settings;
 
 use crate::faults::{self, PERMANENT_WORKERS, PlannedFault};
@@ -242,6 +243,38 @@ impl Scenario {
 
     pub(crate) fn shape_of(&self, job: JobId) -> Shape {
         self.shape(self.jobs[client_of(job)].shape)
+    }
+
+    /// The exact workflow of a client: no two are alike.
+    pub(crate) fn workflow_of(client: usize, is_changed: bool) -> Hash {
+        let mut hash = [0; 32];
+        hash[..8].copy_from_slice(&(client as u64).to_be_bytes());
+        hash[8] = u8::from(is_changed);
+        Hash::from_bytes(hash)
+    }
+
+    /// The scopes of blocks that a job is in.
+    pub(crate) fn scopes_of(&self, job: JobId) -> [BlockScope; 3] {
+        let (client, shape) = (client_of(job), self.shape_of(job));
+        let tenant = self.jobs[client].tenant.clone();
+        [
+            BlockScope::Workflow(Scenario::workflow_of(client, false)),
+            BlockScope::Tenant(TenantShape { shape, tenant }),
+            BlockScope::Shape(shape),
+        ]
+    }
+
+    /// The shapes of the jobs that a block concerns.
+    pub(crate) fn shapes_of<'a>(&'a self, scope: &'a BlockScope) -> impl Iterator<Item = Shape> + 'a {
+        let clients = 0..self.jobs.len();
+        clients.filter_map(move |client| match scope {
+            BlockScope::Workflow(hash) if *hash == Scenario::workflow_of(client, false) => {
+                Some(self.shape(self.jobs[client].shape))
+            }
+            BlockScope::Workflow(_) => None,
+            BlockScope::Tenant(those) => Some(those.shape),
+            BlockScope::Shape(shape) => Some(*shape),
+        })
     }
 
     pub(crate) fn has_shape(&self, shape: Shape) -> bool {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use remuda_core::document::{Collection, Document};
-use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
+use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term, WorkerId};
 use remuda_core::record::{
     AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StateRow, StoredState, WorkerRow,
 };
 use remuda_core::rental::Rental;
+use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::time::Timestamp;
 
 use crate::scenario::Scenario;
@@ -22,8 +23,8 @@ pub(crate) struct Store {
     pub(crate) jobs: BTreeMap<JobId, (Arc<AcceptedJob>, JobStatus)>,
     pub(crate) keys: BTreeMap<(Tenant, String), (JobId, Hash)>,
     workers: BTreeMap<WorkerId, WorkerRow>,
-    blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    quarantine: BTreeMap<Shape, QuarantineRow>,
+    blocks: BTreeMap<(WorkerId, BlockScope), BlockRow>,
+    quarantine: BTreeMap<TenantShape, QuarantineRow>,
     documents: BTreeMap<(Collection, String), Arc<Document>>,
     pub(crate) open: usize,
 }
@@ -116,10 +117,10 @@ impl Store {
             }
             Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
             Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
-            Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
-            Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
-            Record::Quarantine(row) => drop(self.quarantine.insert(row.shape, row)),
-            Record::QuarantineLifted { shape } => drop(self.quarantine.remove(&shape)),
+            Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.scope.clone()), row)),
+            Record::BlockLifted { worker, scope } => drop(self.blocks.remove(&(worker, scope))),
+            Record::Quarantine(row) => drop(self.quarantine.insert(row.jobs.clone(), row)),
+            Record::QuarantineLifted(jobs) => drop(self.quarantine.remove(&jobs)),
             Record::Event(event) => self.sequence = self.sequence.max(event.seq),
             Record::Document(document) => {
                 drop(self.documents.insert((document.collection, document.id.clone()), document));

@@ -67,6 +67,10 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::PoisonSpreads
         | Sabotage::UnboundedBlocks
         | Sabotage::BlockByHash
+        | Sabotage::BlockByShape
+        | Sabotage::QuarantineAnyFailure
+        | Sabotage::FailUntried
+        | Sabotage::ForgetErrors
         | Sabotage::NoHalfOpen
         | Sabotage::EndlessBlocks
         | Sabotage::GhostBeats

@@ -7,10 +7,11 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::document::{Collection, Document};
-use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
+use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term, WorkerId};
 use remuda_core::record::{
     AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, StoredState, WorkerRow,
 };
+use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -27,8 +28,8 @@ struct Tables {
     jobs: BTreeMap<JobId, Job>,
     keys: BTreeMap<(Tenant, String), JobId>,
     workers: BTreeMap<WorkerId, WorkerRow>,
-    blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    quarantine: BTreeMap<Shape, QuarantineRow>,
+    blocks: BTreeMap<(WorkerId, BlockScope), BlockRow>,
+    quarantine: BTreeMap<TenantShape, QuarantineRow>,
     events: BTreeMap<Sequence, Arc<StoredEvent>>,
     cycles: BTreeMap<Timestamp, Arc<RawValue>>,
     documents: BTreeMap<(Collection, String), Arc<Document>>,
@@ -235,16 +236,16 @@ impl Tables {
                 self.workers.remove(&worker);
             }
             Record::Block(row) => {
-                self.blocks.insert((row.worker.clone(), row.shape), row);
+                self.blocks.insert((row.worker.clone(), row.scope.clone()), row);
             }
-            Record::BlockLifted { worker, shape } => {
-                self.blocks.remove(&(worker, shape));
+            Record::BlockLifted { worker, scope } => {
+                self.blocks.remove(&(worker, scope));
             }
             Record::Quarantine(row) => {
-                self.quarantine.insert(row.shape, row);
+                self.quarantine.insert(row.jobs.clone(), row);
             }
-            Record::QuarantineLifted { shape } => {
-                self.quarantine.remove(&shape);
+            Record::QuarantineLifted(jobs) => {
+                self.quarantine.remove(&jobs);
             }
             Record::Event(event) if event.seq <= self.sequence => {}
             Record::Event(event) => {

@@ -274,7 +274,21 @@ impl ComfyuiContext {
     }
 
     async fn submit(&self, request: AttemptRequest, cancelled: watch::Receiver<bool>) -> SubmitOutcome {
-        let prompt = match self.prepare(&request, cancelled).await {
+        let answer = self.submit_once(&request, cancelled.clone()).await;
+        let may_lack_input = matches!(
+            &answer,
+            SubmitOutcome::Refused(ServiceFailure { fault: ServiceFault::Missing | ServiceFault::Node, .. })
+        );
+        let had_uploads = {
+            let mut uploaded = self.uploaded.lock().unwrap_or_else(PoisonError::into_inner);
+            may_lack_input && !std::mem::take(&mut *uploaded).is_empty()
+        };
+        // An uploaded input may have been deleted on the server, which is not the job's fault: upload all again, once.
+        if had_uploads { self.submit_once(&request, cancelled).await } else { answer }
+    }
+
+    async fn submit_once(&self, request: &AttemptRequest, cancelled: watch::Receiver<bool>) -> SubmitOutcome {
+        let prompt = match self.prepare(request, cancelled).await {
             Ok(prompt) => prompt,
             Err(failure) => return SubmitOutcome::Refused(failure),
         };
@@ -285,12 +299,7 @@ impl ComfyuiContext {
                 "submitted".clone_into(&mut run.phase);
             }
         });
-        let answer = self.client.submit(&prompt).await;
-        if let SubmitOutcome::Refused(ServiceFailure { fault: ServiceFault::Missing, .. }) = &answer {
-            // An uploaded input may have been deleted on the server: upload everything again next time.
-            self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        }
-        answer
+        self.client.submit(&prompt).await
     }
 
     async fn prepare(
@@ -326,7 +335,7 @@ impl ComfyuiContext {
         }
         if !matches!(seen, ProbeResult::Unknown) {
             self.await_final_message(id, &seen).await;
-            return (self.incarnations.lock().current(), self.apply_socket_knowledge(id, seen));
+            return (self.incarnations.lock().current(), seen);
         }
         match self.incarnations.confirm(&self.client).await {
             Ok(life) => (life, seen),
@@ -349,14 +358,6 @@ impl ComfyuiContext {
         if tokio::time::timeout(FINAL_MESSAGE_TIMEOUT, arrival).await.is_err() {
             debug!(prompt = id, "success without outputs, and no final message on the socket");
         }
-    }
-
-    /// The socket reports some failures that the history does not show.
-    fn apply_socket_knowledge(&self, id: &str, seen: ProbeResult) -> ProbeResult {
-        self.with_runs(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
-            Some(progress) => progress.refine(seen),
-            None => seen,
-        })
     }
 
     async fn repair(&self, remedy: ServiceRemedy) -> Result<(), String> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::bail;
 use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentExit, CallError};
-use remuda_core::service::ServiceEvent;
+use remuda_core::service::{ServiceEvent, ServiceExit};
 use remuda_core::time::Timestamp;
 use remuda_net::clock::Clock;
 use remuda_net::secret::Secret;
@@ -133,7 +133,7 @@ impl Shell {
         // So that the very first beat carries the service's metrics.
         let metrics = self.complete(AgentEvent::Metrics(self.machine_metrics.clone()));
         let offer = offer.map(|offer| AgentEvent::CapabilitiesChanged(Box::new(offer)));
-        let exited = exited.map(|why| AgentEvent::Service(ServiceEvent::Exited { why }));
+        let exited = exited.map(|why| AgentEvent::Service(ServiceEvent::Exited { why, how: ServiceExit::Unknown }));
         let began = [AgentEvent::StartChecked(check), AgentEvent::Started { found, incarnation: life }];
         for event in metrics.into_iter().chain(offer).chain(began).chain(exited) {
             let exit = self.step_agent(event).await;

@@ -1,7 +1,5 @@
 use proptest::prelude::*;
-use remuda_core::service::ServiceFault;
 use serde_json::json;
-use serde_json::value::RawValue;
 
 use super::*;
 use crate::PreparedPrompt;
@@ -114,27 +112,24 @@ fn nodes_created_at_run_time_belong_to_their_creator() {
     ]);
 }
 
+/// Faults: J14.
 #[test]
-fn blocked_node_turns_success_without_outputs_into_failure() {
-    let seen = |outputs: &str| ProbeResult::Succeeded {
-        outputs: RawValue::from_string(outputs.to_owned()).unwrap().into(),
+fn run_that_its_workflow_blocked_is_told_from_one_whose_outputs_were_lost() {
+    let blocked = |messages: &[&str]| {
+        let mut progress = progress();
+        messages.iter().for_each(|text| drop(progress.apply(&message(text))));
+        progress.was_blocked()
     };
     let error = |kind: &str| {
-        message(&format!(
-            r#"execution_error {{"node_id": "3", "exception_type": "{kind}", "exception_message": "no"}}"#
-        ))
+        format!(r#"execution_error {{"node_id": "3", "exception_type": "{kind}", "exception_message": "no"}}"#)
     };
-    let mut progress = progress();
-    assert!(matches!(progress.refine(seen("{}")), ProbeResult::Succeeded { .. }));
-    progress.apply(&error("ValueError"));
-    assert!(matches!(progress.refine(seen("{}")), ProbeResult::Succeeded { .. }));
-    progress.apply(&error("ExecutionBlocked"));
-    assert!(matches!(
-        progress.refine(seen("{}")),
-        ProbeResult::Failed(ServiceFailure { fault: ServiceFault::Node, .. })
-    ));
-    assert!(matches!(progress.refine(seen(r#"{"1": {}}"#)), ProbeResult::Succeeded { .. }));
-    assert!(matches!(progress.refine(ProbeResult::Running), ProbeResult::Running));
+    let (start, success) = ("execution_start {}", "execution_success {}");
+    let executed = r#"executed {"node": "3", "output": {}}"#;
+    assert!(!blocked(&[]) && !blocked(&[&error("ValueError")]));
+    assert!(blocked(&[&error("ExecutionBlocked")]), "with a message");
+    assert!(blocked(&[start, success]), "without a message no node has an output");
+    assert!(!blocked(&[start, executed, success]), "an output was announced: it is lost");
+    assert!(!blocked(&[success]), "the beginning was not heard");
 }
 
 proptest! {

@@ -38,10 +38,9 @@ const TOO_SMALL: &str = r#"{"type": "value_smaller_than_min", "message": "Value 
     "extra_info": {"input_name": "width", "received_value": 0}}"#;
 
 #[test]
-fn missing_files_are_the_servers_fault() {
+fn missing_models_and_classes_are_the_servers_fault() {
     for body in [
         node_error("CheckpointLoaderSimple", NO_MODEL),
-        node_error("LoadImage", NO_IMAGE),
         prompt_error(
             "invalid_prompt",
             "Cannot execute because node NoSuchNode does not exist.",
@@ -55,6 +54,14 @@ fn missing_files_are_the_servers_fault() {
     ] {
         assert_eq!(refused_with(400, &body).fault, ServiceFault::Missing, "{body}");
     }
+}
+
+/// Faults: J6.
+#[test]
+fn missing_input_file_is_the_jobs_fault_and_may_be_elsewhere() {
+    let failure = refused_with(400, &node_error("LoadImage", NO_IMAGE));
+    assert_eq!(failure.fault, ServiceFault::Node);
+    assert_eq!(failure.node.unwrap().exception.as_deref(), Some("custom_validation_failed"));
 }
 
 #[test]

@@ -129,6 +129,7 @@ impl Agent {
             metrics: if self.metrics_sent { serde_json::Map::new() } else { self.metrics.clone() },
             check: self.check.clone(),
             draining: self.stopping != Stopping::No,
+            service_restarts: Some(self.health.incarnation().0),
         };
         let interval = if !beat.finished.is_empty() {
             // A live plane answers this immediately; a longer wait would only hide a dead one.

@@ -69,6 +69,10 @@ impl Health {
         self.condition.timeout_at().or(self.recheck_at)
     }
 
+    pub(super) fn incarnation(&self) -> ServiceIncarnation {
+        self.incarnation
+    }
+
     pub(super) fn saw_incarnation(&mut self, incarnation: ServiceIncarnation) {
         self.incarnation = self.incarnation.max(incarnation);
     }
@@ -92,6 +96,10 @@ impl Health {
             self.recheck_at.get_or_insert(now.plus(RECHECK_EVERY));
         }
     }
+
+    pub(super) fn is_being_repaired(&self) -> bool {
+        !self.condition.is_well()
+    }
 }
 
 impl Agent {
@@ -102,7 +110,9 @@ impl Agent {
                 self.probe_all(now, ProbeTrigger::SocketClosed);
             }
             ServiceEvent::SocketOpened { incarnation } => self.socket_opened(now, incarnation),
-            ServiceEvent::Exited { why } => {
+            ServiceEvent::Exited { why, how } => {
+                let is_alone = self.held.len() == 1;
+                self.held.values_mut().for_each(|work| work.exit = Some((how, is_alone)));
                 self.judge(now, ConditionEvent::Exited { why: format!("the service exited: {why}") });
             }
             ServiceEvent::RemedyDone { remedy, problem } => {
@@ -156,7 +166,9 @@ impl Agent {
             | ServiceFault::Node
             | ServiceFault::Missing
             | ServiceFault::Lost
-            | ServiceFault::Died => {}
+            | ServiceFault::Died
+            | ServiceFault::Crashed
+            | ServiceFault::Killed => {}
         }
     }
 

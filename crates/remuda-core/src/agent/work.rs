@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::{Agent, AgentEffect, AttemptOutcome, FinishedAttempt, FoundAttempt, StartOrder};
 use crate::id::{Attempt, JobId, Service};
 use crate::service::{
-    AttemptEnd, ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation, ServiceState,
+    AttemptEnd, ProbeTrigger, ServiceExit, ServiceFailure, ServiceFault, ServiceIncarnation, ServiceState,
 };
 use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
@@ -31,6 +31,8 @@ pub(super) struct Work {
     pub(super) cancelled_at: Option<Timestamp>,
     /// Set when the agent restarts the service under it: its loss is not its own fault.
     pub(super) lost_to_restart: bool,
+    /// How the service's process ended under it, and whether it was alone there.
+    pub(super) exit: Option<(ServiceExit, bool)>,
     pub(super) probe: ProbeState,
     pub(super) status: Option<ServiceState>,
     pub(super) submitted_at: Option<Timestamp>,
@@ -228,10 +230,18 @@ impl Agent {
     /// The service reports a failure, which is also evidence about the service itself.
     pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: ServiceFailure) {
         let ServiceFailure { mut fault, message, node } = failure;
-        if fault == ServiceFault::Died && self.held.get(&job).is_some_and(|work| work.lost_to_restart) {
+        let work = self.held.get(&job);
+        let was_restarted = work.is_some_and(|work| work.lost_to_restart);
+        let exit = work.and_then(|work| work.exit);
+        fault = match (fault, exit) {
             // We restarted the service: no attempt there is at fault.
-            fault = ServiceFault::Lost;
-        }
+            (ServiceFault::Died, _) if was_restarted => ServiceFault::Lost,
+            // Another attempt broke the device, and it is being repaired.
+            (ServiceFault::Device, _) if self.health.is_being_repaired() => ServiceFault::Lost,
+            (ServiceFault::Died, Some((ServiceExit::Killed, _))) => ServiceFault::Killed,
+            (ServiceFault::Died, Some((ServiceExit::Crashed, true))) => ServiceFault::Crashed,
+            (fault, _) => fault,
+        };
         self.diagnose(now, fault, &message);
         let (cause, fault) = (Some(fault.cause()), Some(fault));
         self.finish(FinishedAttempt {
@@ -274,6 +284,7 @@ impl Work {
             incarnation: ServiceIncarnation::default(),
             cancelled_at: None,
             lost_to_restart: false,
+            exit: None,
             probe: ProbeState::default(),
             status: None,
             submitted_at: None,

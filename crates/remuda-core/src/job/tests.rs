@@ -16,10 +16,16 @@ fn fence(attempt: u32) -> Fence {
 }
 
 fn fail(attempt: u32, cause: Cause) -> JobEvent {
+    fail_with(attempt, cause, (cause == Cause::Worker).then_some(CrashEvidence::Direct))
+}
+
+fn fail_with(attempt: u32, cause: Cause, took_down: Option<CrashEvidence>) -> JobEvent {
     JobEvent::Fail {
         fence: fence(attempt),
-        failure: AttemptFailure::new(AttemptVerdict::Failed, cause, "boom"),
-        crashed_worker: cause == Cause::Worker,
+        failure: AttemptFailure {
+            took_down,
+            ..AttemptFailure::new(AttemptVerdict::Failed, cause, "boom")
+        },
         retry_class: RetryClass::Retry,
     }
 }
@@ -112,6 +118,20 @@ fn a_job_that_took_down_two_workers_never_gets_a_third() {
     assert!(quarantined && message.contains("crashed a and b"), "{message}");
 }
 
+/// Faults: J8, A11.
+#[test]
+fn circumstantial_evidence_is_decided_by_a_third_isolated_trial() {
+    let lost = |attempt| fail_with(attempt, Cause::Worker, Some(CrashEvidence::Circumstantial));
+    let story = [(0, start("a")), (30, lost(1)), (60, start("b")), (90, lost(2)), (120, start("c"))];
+    let job = check(&story, "running", &[]);
+    assert!(job.needs_isolation(&Settings::default()));
+    let crash = (150, fail_with(3, Cause::Worker, Some(CrashEvidence::Direct)));
+    let story = [&story[..], &[crash]].concat();
+    let job = check(&story, "failed", &[]);
+    let StateRow::Failed { message, .. } = job.status(Timestamp::ZERO).state else { panic!() };
+    assert!(message.contains("crashed a and b and c"), "{message}");
+}
+
 #[test]
 fn the_same_worker_twice_is_not_two_workers() {
     let story =
@@ -168,8 +188,7 @@ pub(crate) fn life_table() -> String {
     let adopt = || JobEvent::Adopt { attempt: Attempt(1), worker: worker("a"), incarnation: Incarnation(2) };
     let stale = || JobEvent::Complete { fence: fence(9), recovery: None };
     let cancel = || JobEvent::Cancel { message: "cancelled".to_owned() };
-    let fail_quarantined = || JobEvent::FailQuarantined { message: "quarantined".to_owned() };
-    let turns: [(&str, JobEvent); 10] = [
+    let turns: [(&str, JobEvent); 9] = [
         ("start", start("a")),
         ("adopt", adopt()),
         ("complete", JobEvent::Complete { fence: fence(1), recovery: None }),
@@ -178,7 +197,6 @@ pub(crate) fn life_table() -> String {
         ("lose (worker)", fail(1, Cause::Worker)),
         ("cancel", cancel()),
         ("deadline", JobEvent::Expire),
-        ("fail: quarantined", fail_quarantined()),
         ("start too early", start("a")),
     ];
     let states: [(&str, Vec<JobEvent>); 5] = [

@@ -1,11 +1,15 @@
-//! The tables of what is kept apart: a worker and a shape, and a shape from everyone.
+//! The tables of what is kept apart: a worker and a workflow, and a shape from everyone.
 
 use super::{Done, cross};
-use crate::block::{self, Blocks};
+use crate::block::{self, BlockEvidence, Blocks, FailureReach};
+use crate::cause::Cause;
 use crate::id::{JobId, Shape};
+use crate::job::Job;
 use crate::plane::tests::id;
-use crate::quarantine::{self, Quarantine, QuarantineVerdict};
+use crate::quarantine::{self, Quarantine, QuarantineEvidence};
+use crate::queue::JobKind;
 use crate::refusal::Refusal;
+use crate::scope::{BlockScope, TenantShape};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -26,6 +30,18 @@ fn shape() -> Shape {
     Shape::digest(b"s")
 }
 
+fn job(id: JobId) -> Job {
+    Job::new(id, at(0), "t".parse().unwrap(), 0, JobKind::for_tests(shape()))
+}
+
+fn scope() -> BlockScope {
+    BlockScope::Workflow(shape())
+}
+
+fn those() -> TenantShape {
+    TenantShape { shape: shape(), tenant: "t".parse().unwrap() }
+}
+
 impl Pair {
     fn after(story: &[fn(&mut Pair) -> Done]) -> Pair {
         let settings = Settings { max_failures_before_block: 2, ..Settings::default() };
@@ -35,53 +51,59 @@ impl Pair {
     }
 
     fn starts(&mut self) -> Done {
-        self.blocks.started(&id("a"), &shape(), JOB);
+        self.blocks.started(&id("a"), &job(JOB));
         Ok(())
     }
 
     fn fails(&mut self) -> Done {
-        self.blocks.failed(at(self.now), &id("a"), &shape(), (JOB, shape()), "boom", &self.settings);
+        self.fails_with(JOB);
         Ok(())
     }
 
     fn another_fails(&mut self) -> Done {
-        let other = JobId::from_u128(2);
-        self.blocks.failed(at(self.now), &id("a"), &shape(), (other, shape()), "boom", &self.settings);
+        self.fails_with(JobId::from_u128(2));
         Ok(())
     }
 
+    fn fails_with(&mut self, id_of_job: JobId) {
+        let (job, reach) = (job(id_of_job), FailureReach::Workflow);
+        let evidence =
+            BlockEvidence { job: &job, cause: Cause::Job, reason: "boom", reach, completed_elsewhere: false };
+        self.blocks.failed(at(self.now), &id("a"), &evidence, &self.settings);
+    }
+
     fn succeeds(&mut self) -> Done {
-        self.blocks.lift(&id("a"), &shape());
+        self.blocks.lift(&id("a"), &scope());
         Ok(())
     }
 
     fn ends_without_evidence(&mut self) -> Done {
-        self.blocks.abandon_trial(&id("a"), &shape(), JOB);
+        self.blocks.abandon_trial(&id("a"), &job(JOB));
         Ok(())
     }
 
     fn waits(&mut self) -> Done {
         self.now += 60;
-        self.blocks.expire(at(self.now), &id("a"), &shape());
+        self.blocks.expire(at(self.now), &id("a"), &scope());
         Ok(())
     }
 
     fn is_lifted(&mut self) -> Done {
-        let was_there = self.blocks.lift(&id("a"), &shape());
+        let was_there = self.blocks.lift(&id("a"), &scope());
         was_there.map(drop).ok_or(Refusal::NothingToRemove { what: "block".to_owned() })
     }
 
     fn shown(&self) -> String {
-        let (worker, shape) = (id("a"), shape());
-        if self.blocks.get(&worker, &shape).is_none() {
+        let (worker, job) = (id("a"), job(JOB));
+        if self.blocks.get(&worker, &scope()).is_none() {
             return "open".to_owned();
         }
-        match self.blocks.state(&worker, &shape) {
+        match self.blocks.state(&worker, &job) {
             block::BlockState::Blocked { until } => {
                 format!("blocked for {} s", until.since(at(self.now)).as_secs())
             }
             block::BlockState::TrialUnderWay { .. } => "trial under way".to_owned(),
-            block::BlockState::Free if self.blocks.clone().started(&worker, &shape, JOB) => {
+            block::BlockState::Free if self.blocks.clone().started(&worker, &job) => {
                 "trial allowed".to_owned()
             }
             block::BlockState::Free => "counting".to_owned(),
@@ -115,18 +137,12 @@ pub(super) fn blocks() -> String {
 struct Suspect {
     quarantine: Quarantine,
     now: u64,
-    is_hopeless: bool,
 }
 
 impl Suspect {
-    fn after(workers: &[&str], seconds: u64, trials: u32, is_under_way: bool) -> Suspect {
-        let mut it = Suspect { quarantine: Quarantine::default(), now: 0, is_hopeless: false };
-        workers.iter().for_each(|worker| it.fails_on(worker).unwrap());
-        for _ in 0..trials {
-            it.now += 600;
-            it.starts().and_then(|()| it.fails_on("a")).unwrap();
-        }
-        it.now += seconds;
+    fn after(workers: &[&str], is_under_way: bool) -> Suspect {
+        let mut it = Suspect { quarantine: Quarantine::default(), now: 0 };
+        workers.iter().for_each(|worker| it.raises_on(worker).unwrap());
         if is_under_way {
             it.starts().unwrap();
         }
@@ -134,65 +150,73 @@ impl Suspect {
     }
 
     fn starts(&mut self) -> Done {
-        self.quarantine.started(&shape(), JOB);
+        self.quarantine.started(&those(), JOB);
         Ok(())
     }
 
-    fn fails_on(&mut self, worker: &str) -> Done {
-        let (worker, settings) = (id(worker), Settings::default());
-        let verdict = self.quarantine.failed(at(self.now), &shape(), &worker, JOB, "boom", &settings);
-        self.is_hopeless = matches!(verdict, QuarantineVerdict::Quarantined { is_hopeless: true, .. });
+    fn raises_on(&mut self, worker: &str) -> Done {
+        self.fails_on(worker, false)
+    }
+
+    fn fails_on(&mut self, worker: &str, took_worker_down: bool) -> Done {
+        let worker = id(worker);
+        let evidence = QuarantineEvidence { worker: &worker, job: JOB, reason: "boom", took_worker_down };
+        self.quarantine.failed(at(self.now), &those(), evidence, &Settings::default());
         Ok(())
     }
 
     fn is_cleared(&mut self) -> Done {
-        self.quarantine
-            .clear(&shape())
-            .map(|_| ())
-            .ok_or(Refusal::NothingToRemove { what: "quarantine".to_owned() })
+        let cleared = self.quarantine.clear(&shape());
+        match cleared.is_empty() {
+            true => Err(Refusal::NothingToRemove { what: "quarantine".to_owned() }),
+            false => Ok(()),
+        }
     }
 
     fn ends_without_evidence(&mut self) -> Done {
-        self.quarantine.abandon_trial(&shape(), JOB);
+        self.quarantine.abandon_trial(&those(), JOB);
         Ok(())
     }
 
     fn waits(&mut self) -> Done {
-        self.now += 60;
+        self.now += 120;
         Ok(())
     }
 
     fn shown(&self) -> String {
-        let Some(entry) = self.quarantine.get(&shape()) else { return "clear".to_owned() };
-        let state = match self.quarantine.state(at(self.now), &shape()) {
+        let Some(entry) = self.quarantine.get(&those()) else { return "clear".to_owned() };
+        match self.quarantine.state(at(self.now), &those()) {
             quarantine::QuarantineState::Free if entry.is_quarantined() => "trial allowed".to_owned(),
             quarantine::QuarantineState::Free => format!("failed on {}", entry.failed_on.len()),
             quarantine::QuarantineState::Quarantined { trial_at } => {
                 format!("quarantined for {} s", trial_at.since(at(self.now)).as_secs())
             }
             quarantine::QuarantineState::TrialUnderWay { .. } => "trial under way".to_owned(),
-        };
-        if self.is_hopeless { format!("{state}, waiting jobs fail") } else { state }
+        }
     }
 }
 
 pub(super) fn quarantine() -> String {
     cross(
         &[
-            ("clear", || Suspect::after(&[], 0, 0, false)),
-            ("failed on 2", || Suspect::after(&["a", "b"], 0, 0, false)),
-            ("quarantined for 60 s", || Suspect::after(&["a", "b", "c"], 0, 0, false)),
-            ("trial allowed", || Suspect::after(&["a", "b", "c"], 60, 0, false)),
-            ("trial under way", || Suspect::after(&["a", "b", "c"], 60, 0, true)),
-            ("trial under way, the third", || Suspect::after(&["a", "b", "c"], 600, 2, true)),
+            ("clear", || Suspect::after(&[], false)),
+            ("failed on 2", || Suspect::after(&["a", "b"], false)),
+            ("trial allowed", || Suspect::after(&["a", "b", "c"], false)),
+            ("trial under way", || Suspect::after(&["a", "b", "c"], true)),
+            ("quarantined for 120 s", || {
+                let mut it = Suspect::after(&["a", "b", "c"], true);
+                it.fails_on("a", true).unwrap();
+                it
+            }),
         ],
         &[
             ("an attempt starts", Suspect::starts),
-            ("the attempt fails", |it| it.fails_on("a")),
-            ("it fails on a new worker", |it| it.fails_on("d")),
+            ("the attempt fails", |it| it.raises_on("a")),
+            ("it takes its worker down", |it| it.fails_on("a", true)),
+            ("it fails on a new worker", |it| it.raises_on("d")),
             ("it succeeds, or is released", Suspect::is_cleared),
             ("it ends without evidence (cancelled, lost)", Suspect::ends_without_evidence),
-            ("60 s pass", Suspect::waits),
+            ("120 s pass", Suspect::waits),
         ],
         Suspect::shown,
     )

@@ -8,13 +8,15 @@ use super::trust::Evidence;
 use super::{Plane, PlaneAnswer, PlaneEffect};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
-use crate::id::{Fence, Incarnation, JobId, Shape, WorkerId};
+use crate::id::{Fence, Hash, Incarnation, JobId, Shape, WorkerId};
 use crate::job::{JobEvent, JobState, RetryClass, truncated};
+use crate::machine::WorkerState;
 use crate::record::{Record, StateRow};
 use crate::refusal::Refusal;
+use crate::scope::{BlockScope, TenantShape};
 use crate::service::ServiceFault;
 use crate::time::Timestamp;
-use crate::verdict::{AttemptFailure, AttemptVerdict};
+use crate::verdict::{AttemptFailure, AttemptVerdict, CrashEvidence};
 use crate::webhook::WebhookDelivery;
 use crate::wire::{AttemptOutcome, FinishedAttempt};
 use crate::worker::Line;
@@ -29,8 +31,8 @@ pub(super) enum Blame {
     Unrelated,
     /// This worker together with this shape.
     Pair,
-    /// The job took the worker down.
-    Crashed,
+    /// The worker or its service went down with the job.
+    Crashed(CrashEvidence),
 }
 
 impl Plane {
@@ -43,7 +45,7 @@ impl Plane {
         let job = job.expect("routing chose a job that is there and may start");
         worker.add_assignment(now, job, &self.settings);
         let is_polling = worker.line == Line::Polling;
-        if self.trust.start(worker_id, &job.kind.shape, id) {
+        if self.trust.start(worker_id, job) {
             self.router.offer_again();
         }
         self.outbox.set_alarm(Alarm::Job(id), job.wake_at(now));
@@ -56,6 +58,18 @@ impl Plane {
         self.outbox.publish(now, DomainEvent::JobStarted { job, worker: worker_id });
         self.hasten_alarm(now, worker_id, start_limit);
         self.workers.update_free(now, worker_id);
+    }
+
+    /// Whom it counts against that a worker or its service went down under an attempt. A worker that was leaving was
+    /// not taken down by what it ran. An isolated trial leaves no other explanation.
+    pub(super) fn crash_blame(&self, job: JobId, worker: &WorkerId, evidence: CrashEvidence) -> Blame {
+        let is_leaving = self.workers.get(worker).is_some_and(|it| it.state != WorkerState::Active);
+        let is_isolated = self.jobs.get(job).is_some_and(|job| job.needs_isolation(&self.settings));
+        match evidence {
+            _ if is_leaving => Blame::Unrelated,
+            CrashEvidence::Circumstantial if is_isolated => Blame::Crashed(CrashEvidence::Direct),
+            evidence => Blame::Crashed(evidence),
+        }
     }
 
     /// Applies a worker's report on an attempt, if its fence is still the job's current one.
@@ -81,15 +95,7 @@ impl Plane {
                     node: finished.node.clone(),
                     ..AttemptFailure::new(AttemptVerdict::Failed, cause, message)
                 };
-                let (blame, retry_class) = match finished.fault {
-                    Some(ServiceFault::Died) => (Blame::Crashed, RetryClass::Retry),
-                    Some(fault) if fault.is_final() => (Blame::Unrelated, RetryClass::Never),
-                    Some(ServiceFault::Memory) => {
-                        let size = self.workers.get(worker).and_then(|worker| worker.offer.vram_bytes);
-                        (Blame::Pair, RetryClass::NeedsMoreMemory(size.unwrap_or(0)))
-                    }
-                    Some(_) | None => (Blame::Pair, RetryClass::Retry),
-                };
+                let (blame, retry_class) = self.judge_report(now, worker, cause, finished);
                 self.fail(now, fence, failure, blame, retry_class)
             }
             AttemptOutcome::Cancelled => {
@@ -110,6 +116,64 @@ impl Plane {
         }
     }
 
+    /// Whom a reported failure counts against, and whether another attempt could change it.
+    fn judge_report(
+        &self,
+        now: Timestamp,
+        worker: &WorkerId,
+        cause: Cause,
+        finished: &FinishedAttempt,
+    ) -> (Blame, RetryClass) {
+        match finished.fault {
+            Some(ServiceFault::Crashed | ServiceFault::Device) => {
+                (self.crash_blame(finished.job, worker, CrashEvidence::Direct), RetryClass::Retry)
+            }
+            Some(ServiceFault::Died) => {
+                (self.crash_blame(finished.job, worker, CrashEvidence::Circumstantial), RetryClass::Retry)
+            }
+            Some(ServiceFault::Killed) => (Blame::Unrelated, RetryClass::Retry),
+            Some(fault) if fault.is_final() => (Blame::Unrelated, RetryClass::Never),
+            Some(ServiceFault::Memory) => {
+                let size = self.workers.get(worker).and_then(|worker| worker.offer.vram_bytes);
+                (Blame::Pair, RetryClass::NeedsMoreMemory(size.unwrap_or(0)))
+            }
+            Some(ServiceFault::Missing) => (Blame::Pair, self.judge_missing(now, worker, finished.job)),
+            Some(_) | None if cause.is_job_fault() => {
+                (Blame::Pair, self.judge_job_error(now, worker, finished))
+            }
+            Some(_) | None => (Blame::Pair, RetryClass::Retry),
+        }
+    }
+
+    /// An error of the job is tried once more, on another worker that can take it now. It is final if the same error
+    /// comes back, or if no other worker could try. A submitter who asked for more attempts gets them.
+    fn judge_job_error(&self, now: Timestamp, worker: &WorkerId, finished: &FinishedAttempt) -> RetryClass {
+        let Some(job) = self.jobs.get(finished.job) else { return RetryClass::Retry };
+        let matching = self.matching(now);
+        let is_repeated = job.failed_alike_elsewhere(worker, finished.fault, finished.node.as_deref());
+        if !is_repeated && matching.another_could_now(job, worker) {
+            return RetryClass::Elsewhere;
+        }
+        // A worker that alone fails what others complete is more likely at fault than the job: worth waiting for one.
+        let is_worth_waiting =
+            !is_repeated && matching.is_odd_one_out(job, worker) && matching.another_could(job, worker);
+        if job.attempts_max.is_some() || is_worth_waiting { RetryClass::Retry } else { RetryClass::Never }
+    }
+
+    /// What this server lacks another one may have; if none is left to ask and none can be rented, that is the answer.
+    fn judge_missing(&self, now: Timestamp, worker: &WorkerId, job: JobId) -> RetryClass {
+        let Some(job) = self.jobs.get(job) else { return RetryClass::Retry };
+        let matching = self.matching(now);
+        let may_rent = self.settings.fleets.iter().any(|fleet| fleet.can_rent);
+        if matching.another_could_now(job, worker) {
+            RetryClass::Elsewhere
+        } else if may_rent || matching.another_could(job, worker) {
+            RetryClass::Retry
+        } else {
+            RetryClass::Never
+        }
+    }
+
     fn complete(
         &mut self,
         now: Timestamp,
@@ -121,6 +185,7 @@ impl Plane {
         let event = JobEvent::Complete { fence, recovery: recovery.clone() };
         let (ran, job) = self.jobs.apply(now, fence.job, event, &self.settings)?;
         let shape = job.kind.shape.clone();
+        let failed_on: Vec<_> = job.job_fault_workers().cloned().collect();
         let took = now.since(ran.ok_or(Refusal::NotRunning)?.started_at);
         let worker = self.workers.get_mut(worker_id).expect("the holder is there");
         worker.release(now, &fence.job);
@@ -129,6 +194,9 @@ impl Plane {
         worker.counts.busy_millis += u64::try_from(took.as_millis()).unwrap_or(0);
         if self.trust.succeed(now, worker, *shape, &mut self.outbox) {
             self.router.offer_again();
+        }
+        for other in failed_on.iter().filter(|other| *other != worker_id) {
+            self.convict(now, other, *shape);
         }
         self.note_pace(worker_id, &shape, took);
         if let (Some(reason), Some(job)) = (recovery, self.jobs.get(fence.job)) {
@@ -169,25 +237,37 @@ impl Plane {
         blame: Blame,
         retry_class: RetryClass,
     ) -> Result<(), Refusal> {
-        let (id, crashed_worker) = (fence.job, blame == Blame::Crashed);
+        let id = fence.job;
+        failure.took_down = match blame {
+            Blame::Crashed(evidence) => Some(evidence),
+            Blame::Unrelated | Blame::Pair => None,
+        };
         failure.message = truncated(failure.message);
         let (cause, message) = (failure.cause, failure.message.clone());
-        let event = JobEvent::Fail { fence, failure, crashed_worker, retry_class };
+        let event = JobEvent::Fail { fence, failure, retry_class };
         let (ran, job) = self.jobs.apply(now, id, event, &self.settings)?;
         let worker_id = ran.ok_or(Refusal::NotRunning)?.worker;
         let retry_at = match job.state() {
             JobState::Waiting { not_before } => Some(*not_before),
             JobState::Running { .. } | JobState::Ended(_) => None,
         };
+        let mut is_of_former_service = false;
         if let Some(worker) = self.workers.get_mut(&worker_id) {
-            worker.release(now, &id);
+            let hold = worker.release(now, &id);
+            let began_with = hold.and_then(|hold| hold.service_restarts);
+            is_of_former_service = cause == Cause::Service && began_with < worker.service_restarts;
             worker.counts.failed += u64::from(cause.is_job_fault() || cause == Cause::Service);
         }
-        if blame == Blame::Unrelated || !cause.blames_pair() {
-            self.trust.release(&worker_id, &job.kind.shape, id);
+        let workflow = job.workflow_hash;
+        // What happened to a service that has started again says nothing about the one that runs now.
+        if blame == Blame::Unrelated || !cause.blames_pair() || is_of_former_service {
+            self.trust.release(&worker_id, job);
             self.router.offer_again();
         } else {
-            self.apply_evidence(now, &worker_id, id, cause, &message);
+            self.apply_evidence(now, &worker_id, id, blame, &message);
+        }
+        if retry_at.is_none() && cause.is_job_fault() {
+            self.trust.acquit_workers(now, workflow, &mut self.outbox);
         }
         let failure = FailureNotice { attempt: fence.attempt, cause, reason: message, retry_at };
         match retry_at {
@@ -212,34 +292,56 @@ impl Plane {
     }
 
     /// Applies a failure to block, quarantine and probation.
-    fn apply_evidence(&mut self, now: Timestamp, id: &WorkerId, job: JobId, cause: Cause, message: &str) {
-        let is_only_worker = self.workers.is_only(id);
+    fn apply_evidence(&mut self, now: Timestamp, id: &WorkerId, job: JobId, blame: Blame, message: &str) {
+        let Some((has_alternative, completed_elsewhere)) = self.jobs.get(job).map(|job| {
+            let matching = self.matching(now);
+            (matching.another_could(job, id), matching.completed_elsewhere(&job.kind.shape, id))
+        }) else {
+            return;
+        };
         let (Some(worker), Some(job)) = (self.workers.get_mut(id), self.jobs.get(job)) else { return };
-        let evidence = Evidence { job, cause, message, is_only_worker };
-        let verdict = self.trust.fail(now, worker, &evidence, &self.settings, &mut self.outbox);
+        let Some(last) = job.attempts().last() else { return };
+        let evidence = Evidence {
+            job,
+            cause: last.cause.unwrap_or(Cause::Worker),
+            fault: last.fault,
+            message,
+            took_worker_down: blame == Blame::Crashed(CrashEvidence::Direct),
+            has_alternative,
+            completed_elsewhere,
+        };
+        let on_probation = self.trust.fail(now, worker, &evidence, &self.settings, &mut self.outbox);
         self.router.offer_again();
-        if let Some(message) = verdict.fail_waiting {
-            for job in self.jobs.waiting_of_shape(&job.kind.shape) {
-                self.fail_quarantined(now, job, message.clone());
-            }
-        }
-        if verdict.on_probation {
-            self.workers.store(now, id, &mut self.outbox);
-            self.workers.watch(now, id, &self.settings, &mut self.outbox);
-            self.workers.publish_state(now, id, &mut self.outbox);
+        if on_probation {
+            self.show_probation(now, id);
         }
     }
 
+    /// A job that this worker failed by the job's own fault completed elsewhere: the fault was the worker's.
+    fn convict(&mut self, now: Timestamp, id: &WorkerId, shape: Shape) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if self.trust.convict(now, worker, shape, &self.settings) {
+            self.show_probation(now, id);
+            self.workers.update_free(now, id);
+        }
+    }
+
+    fn show_probation(&mut self, now: Timestamp, id: &WorkerId) {
+        self.workers.store(now, id, &mut self.outbox);
+        self.workers.watch(now, id, &self.settings, &mut self.outbox);
+        self.workers.publish_state(now, id, &mut self.outbox);
+    }
+
     /// A block's cooldown may be over.
-    pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
-        if self.trust.block_alarm(now, worker, shape, &mut self.outbox) {
+    pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, scope: &BlockScope) {
+        if self.trust.block_alarm(now, worker, scope, &mut self.outbox) {
             self.assign(now, worker);
         }
     }
 
     /// A quarantined shape may have one trial.
-    pub(super) fn shape_alarm(&mut self, now: Timestamp, shape: Shape) {
-        if self.trust.shape_alarm(now, shape, &mut self.outbox) {
+    pub(super) fn quarantine_alarm(&mut self, now: Timestamp, jobs: &TenantShape) {
+        if self.trust.quarantine_alarm(now, jobs, &mut self.outbox) {
             self.router.offer_again();
         }
     }
@@ -248,10 +350,10 @@ impl Plane {
         &mut self,
         now: Timestamp,
         worker: &WorkerId,
-        shape: Shape,
+        hash: Hash,
     ) -> Result<PlaneAnswer, Refusal> {
-        if !self.trust.lift(now, worker, shape, "lifted by an operator", &mut self.outbox) {
-            let what = format!("block of worker {worker} for shape {}", shape.short());
+        if !self.trust.lift_by_hash(now, worker, hash, &mut self.outbox) {
+            let what = format!("block of worker {worker} for workflow or shape {}", hash.short());
             return Err(Refusal::NothingToRemove { what });
         }
         self.assign(now, worker);

@@ -101,6 +101,12 @@ impl Plane {
         worker.watch.signal(now);
         let age = now.since(worker.stored_at);
         let is_old = age >= ROW_EVERY || age >= COUNTS_EVERY && worker.counts != worker.stored_counts;
+        let has_restarted = beat.service_restarts > worker.service_restarts && worker.service_restarts.is_some();
+        worker.service_restarts = beat.service_restarts.or(worker.service_restarts);
+        if has_restarted {
+            self.trust.service_restarted(now, id, &mut self.outbox);
+            self.router.offer_again();
+        }
         let change = worker.take_report(now, beat);
         if change.fits_other_jobs {
             self.router.offer_again();
@@ -336,7 +342,7 @@ impl Plane {
                 self.workers.has_orders(id);
             }
             if let Some(job) = self.jobs.get(job) {
-                self.trust.release(id, &job.kind.shape, job.id);
+                self.trust.release(id, job);
                 self.router.offer_again();
             }
         }

@@ -13,6 +13,7 @@ use crate::event_kind::EventKind;
 use crate::id::{Attempt, Incarnation, Shape, WorkerId};
 use crate::job::Job;
 use crate::machine::{Presence, WorkerState};
+use crate::scope::{BlockScope, TenantShape};
 use crate::time::Timestamp;
 use crate::webhook::DeliveryResult;
 use crate::worker::Worker;
@@ -67,22 +68,22 @@ pub(super) enum DomainEvent<'a> {
     Blocked {
         job: &'a Job,
         worker: &'a WorkerId,
-        shape: Shape,
+        scope: &'a BlockScope,
         block: &'a Block,
     },
     Unblocked {
         worker: &'a WorkerId,
-        shape: Shape,
+        scope: &'a BlockScope,
         block: &'a Block,
         reason: &'a str,
     },
     Quarantined {
-        shape: Shape,
+        jobs: &'a TenantShape,
         failed_on: &'a [&'a str],
         trial_at: Timestamp,
     },
     Released {
-        shape: Shape,
+        jobs: &'a TenantShape,
         reason: &'a str,
     },
     AffinitySet {
@@ -196,25 +197,30 @@ impl<'a> DomainEvent<'a> {
             }
             DomainEvent::WorkerForgotten(worker) => It::new(Kind::WorkerForgotten, []).worker(worker),
             DomainEvent::ClientState(worker) => client_state(now, worker),
-            DomainEvent::Blocked { job, worker, shape, block } => {
+            DomainEvent::Blocked { job, worker, scope, block } => {
                 let ends = block.until().to_string();
-                let it = block_detail(Kind::ClientBlocked, shape, block, &block.reason);
+                let it = block_detail(Kind::ClientBlocked, scope, block, &block.reason);
                 it.with("until", Some(ends.into())).job(job).worker(worker)
             }
-            DomainEvent::Unblocked { worker, shape, block, reason } => {
-                block_detail(Kind::ClientUnblocked, shape, block, reason).worker(worker)
+            DomainEvent::Unblocked { worker, scope, block, reason } => {
+                block_detail(Kind::ClientUnblocked, scope, block, reason).worker(worker)
             }
-            DomainEvent::Quarantined { shape, failed_on, trial_at } => It::new(
+            DomainEvent::Quarantined { jobs, failed_on, trial_at } => It::new(
                 Kind::WorkflowQuarantined,
                 [
-                    ("shape", shape.to_string().into()),
+                    ("shape", jobs.shape.to_string().into()),
+                    ("tenant", jobs.tenant.as_str().into()),
                     ("failed_on", failed_on.into()),
                     ("trial_at", trial_at.to_string().into()),
                 ],
             ),
-            DomainEvent::Released { shape, reason } => It::new(
+            DomainEvent::Released { jobs, reason } => It::new(
                 Kind::WorkflowReleased,
-                [("shape", shape.to_string().into()), ("reason", reason.into())],
+                [
+                    ("shape", jobs.shape.to_string().into()),
+                    ("tenant", jobs.tenant.as_str().into()),
+                    ("reason", reason.into()),
+                ],
             ),
             DomainEvent::AffinitySet { shape, affinity } => It::new(
                 Kind::AffinitySet,
@@ -302,12 +308,12 @@ fn client_state(now: Timestamp, worker: &Worker) -> EventDescription<'_> {
     EventDescription::new(EventKind::ClientState, detail).worker(&worker.id)
 }
 
-/// A worker and a shape that fail together.
-fn block_detail<'a>(kind: EventKind, shape: Shape, block: &Block, reason: &str) -> EventDescription<'a> {
-    let workflow_hash = block.workflow_hash.map_or(Value::Null, |hash| hash.to_string().into());
+/// A worker and a workflow that fail together.
+fn block_detail<'a>(kind: EventKind, scope: &BlockScope, block: &Block, reason: &str) -> EventDescription<'a> {
     let detail = [
-        ("shape", shape.to_string().into()),
-        ("workflow_hash", workflow_hash),
+        ("scope", scope.name().into()),
+        ("shape", block.shape.to_string().into()),
+        ("workflow_hash", block.workflow_hash.to_string().into()),
         ("failures", block.failures().into()),
         ("reason", reason.into()),
     ];

@@ -78,10 +78,10 @@ pub enum PlaneEvent {
     },
     /// The name that is part of every pod tag: drawn once and kept for good.
     NameDeployment(String),
-    /// An operator lifts a block.
+    /// An operator lifts the worker's blocks for a workflow or a shape, by its hash.
     LiftBlock {
         worker: WorkerId,
-        shape: Shape,
+        hash: Hash,
     },
     /// An operator releases a quarantined shape.
     ReleaseShape {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use self::recently_ended::RecentlyEnded;
 use super::{JobSubmission, KnownKey};
-use crate::id::{Attempt, Incarnation, JobId, Shape, Tenant, WorkerId};
+use crate::id::{Attempt, Incarnation, JobId, Tenant, WorkerId};
 use crate::job::{Job, JobEvent, JobExtras, JobState};
 use crate::queue::{JobKinds, Queue, QueueEntry};
 use crate::record::{AcceptedJob, IdempotencyKey, JobStatus};
@@ -188,10 +188,6 @@ impl Jobs {
             self.keys.remove(&forgotten);
         }
         Some((job, status))
-    }
-
-    pub(super) fn waiting_of_shape(&self, shape: &Shape) -> Vec<JobId> {
-        self.queue.jobs_of_shape(shape)
     }
 
     pub(super) fn unknown(&self, id: JobId) -> Refusal {

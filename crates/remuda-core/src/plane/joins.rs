@@ -15,7 +15,7 @@ use crate::refusal::Refusal;
 use crate::rental::RentalPhase;
 use crate::rental::ReturnCause;
 use crate::time::Timestamp;
-use crate::verdict::AttemptVerdict;
+use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
 use crate::worker::{Assignment, Line, Worker};
 
@@ -195,12 +195,16 @@ impl Plane {
                 let stays = hold.sends == 0 || is_held(**job, hold.attempt);
                 !(stays && self.adopt(now, id, **job, hold))
             })
-            .map(|(job, hold)| {
-                (*job, if hold.may_have_started() { Blame::Crashed } else { Blame::Unrelated })
-            })
+            .map(|(job, hold)| (*job, hold.may_have_started()))
             .collect();
         self.workers.cancel_unknown(id, held);
-        for (job, blame) in lost {
+        for (job, has_begun) in lost {
+            // A worker that was asked to leave, or came back before it was missed, did not say why it ended.
+            let was_leaving = former.state != WorkerState::Active;
+            let blame = match has_begun && !was_leaving {
+                true => self.crash_blame(job, id, CrashEvidence::Circumstantial),
+                false => Blame::Unrelated,
+            };
             let why = format!("worker {id} restarted without it");
             self.lose(now, job, AttemptVerdict::WorkerRestarted, why, blame);
         }

@@ -32,6 +32,8 @@ pub enum PassedOver {
     FailedBefore,
     /// The job ran out of memory on a worker no larger, and larger ones could take it.
     TooSmall,
+    /// The job runs alone on its worker, and this one runs something.
+    NotIdle,
     Busy {
         slots: u32,
     },
@@ -43,12 +45,13 @@ impl fmt::Display for PassedOver {
             PassedOver::Mismatch(unfit) => unfit.fmt(f),
             PassedOver::Excluded => f.write_str("is excluded for this shape by an affinity"),
             PassedOver::Unavailable(availability) => availability.fmt(f),
-            PassedOver::Blocked { until } => write!(f, "is blocked for this shape until {until}"),
-            PassedOver::BlockTrial { job } => write!(f, "is on trial for this shape with job {job}"),
+            PassedOver::Blocked { until } => write!(f, "is blocked for it until {until}"),
+            PassedOver::BlockTrial { job } => write!(f, "is on trial for it with job {job}"),
             PassedOver::Quarantined { trial_at } => write!(f, "the shape is quarantined until {trial_at}"),
             PassedOver::QuarantineTrial { job } => write!(f, "the shape is on trial with job {job}"),
             PassedOver::FailedBefore => f.write_str("an attempt failed there, and others could take it"),
             PassedOver::TooSmall => f.write_str("ran out of memory there, and larger ones could take it"),
+            PassedOver::NotIdle => f.write_str("runs other work, and the job is to run alone"),
             PassedOver::Busy { slots } => write!(f, "is busy ({slots} of {slots} slots)"),
         }
     }

@@ -14,9 +14,12 @@ use crate::machine::Presence;
 use crate::settings::StuckPolicy;
 use crate::supervise::WatchVerdict;
 use crate::time::{Timestamp, humanize};
-use crate::verdict::AttemptVerdict;
+use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::BeatReply;
 use crate::worker::{Overrun, PendingCancel};
+
+/// Machines that fall silent together have another reason than one job: so many besides the one in question.
+const LOST_TOGETHER_MIN: usize = 2;
 
 impl Plane {
     /// The plane was paused or its store was slow: that time does not count as any worker's silence.
@@ -118,9 +121,13 @@ impl Plane {
         let reason = worker.reason.clone();
         let held: Vec<_> =
             worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
+        let is_one_of_many = self.workers.lost_lately(now, id, self.settings.lease) >= LOST_TOGETHER_MIN;
         for (job, has_begun) in held {
-            // A worker that fell silent before it confirmed the job was not crashed by it.
-            let blame = if has_begun { Blame::Crashed } else { Blame::Unrelated };
+            // A worker that fell silent before it confirmed the job, or together with others, was not crashed by it.
+            let blame = match has_begun && !is_one_of_many {
+                true => self.crash_blame(job, id, CrashEvidence::Circumstantial),
+                false => Blame::Unrelated,
+            };
             let why = format!("worker {id} fell silent: {reason}");
             self.lose(now, job, AttemptVerdict::WorkerSilent, why, blame);
         }
@@ -139,7 +146,7 @@ impl Plane {
             .map(|(job, hold, (_, how))| (*job, hold.attempt, now.since(hold.progressed_at), how))
             .collect();
         for (job, attempt, silence, how) in overdue {
-            let (verdict, what, blame) = self.judge_overrun(silence, how);
+            let (verdict, what, blame) = self.judge_overrun(id, job, silence, how);
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.cancels.insert((job, attempt), PendingCancel::new(what.clone()));
             }
@@ -149,12 +156,18 @@ impl Plane {
     }
 
     /// What an overrun means, for the attempt and for the worker.
-    fn judge_overrun(&self, silence: Duration, how: Overrun) -> (AttemptVerdict, String, Blame) {
+    fn judge_overrun(
+        &self,
+        id: &WorkerId,
+        job: JobId,
+        silence: Duration,
+        how: Overrun,
+    ) -> (AttemptVerdict, String, Blame) {
         match how {
             // An attempt without progress took its service down; one that is merely old did not.
             Overrun::Stuck => {
                 let blame = match self.settings.stuck_policy {
-                    StuckPolicy::Progress => Blame::Crashed,
+                    StuckPolicy::Progress => self.stuck_blame(id, job),
                     StuckPolicy::Age => Blame::Pair,
                 };
                 (AttemptVerdict::Stuck, format!("stuck: no progress for {}", humanize(silence)), blame)
@@ -172,6 +185,13 @@ impl Plane {
                 Blame::Pair,
             ),
         }
+    }
+
+    /// An attempt that was alone on its worker and stopped advancing has stopped the service.
+    pub(super) fn stuck_blame(&self, id: &WorkerId, job: JobId) -> Blame {
+        let is_alone = self.workers.get(id).is_some_and(|worker| worker.assignments.len() <= 1);
+        let evidence = if is_alone { CrashEvidence::Direct } else { CrashEvidence::Circumstantial };
+        self.crash_blame(job, id, evidence)
     }
 
     pub(super) fn job_alarm(&mut self, now: Timestamp, id: JobId) {

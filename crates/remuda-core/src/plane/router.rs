@@ -12,7 +12,7 @@ use super::workers::Workers;
 use super::{DomainEvent, Outbox, PassedOver};
 use crate::affinity::{AFFINITIES_MAX, Affinities, Affinity};
 use crate::document::{Collection, Document};
-use crate::id::{JobId, Shape, WorkerId};
+use crate::id::{JobId, Shape, Tenant, WorkerId};
 use crate::job::{Job, JobState};
 use crate::need::Mismatch;
 use crate::queue::{Demand, Matcher};
@@ -147,7 +147,7 @@ impl<'a> Matching<'a> {
         if self.is_excluded(&job.kind.shape, &worker.id) {
             return Some(PassedOver::Excluded);
         }
-        if let Some(reason) = self.worker_obstacle(&job.kind.shape, worker) {
+        if let Some(reason) = self.worker_obstacle(job, worker) {
             return Some(reason);
         }
         if self.avoids(job, worker) {
@@ -157,23 +157,51 @@ impl<'a> Matching<'a> {
         match (worker.line.is_closed(), worker.free_slots(self.now)) {
             (true, _) => Some(PassedOver::Unavailable(Availability::Disconnected)),
             (false, 0) => Some(PassedOver::Busy { slots: worker.slots }),
-            (false, _) => None,
+            (false, _) => self.is_disturbed(job, worker).then_some(PassedOver::NotIdle),
         }
     }
 
-    /// Reasons that depend on the worker and the shape, not on the single job.
-    fn worker_obstacle(&self, shape: &Shape, worker: &Worker) -> Option<PassedOver> {
+    /// Whether the job is to run alone, and the worker runs something.
+    fn is_disturbed(&self, job: &Job, worker: &Worker) -> bool {
+        let is_idle = worker.assignments.is_empty() && worker.cancels.is_empty();
+        !is_idle && job.needs_isolation(self.settings)
+    }
+
+    /// Reasons that depend on the worker and the workflow, not on the single job.
+    fn worker_obstacle(&self, job: &Job, worker: &Worker) -> Option<PassedOver> {
         match worker.availability(self.now) {
-            Availability::Ready => self.shape_obstacle(shape, &worker.id),
+            Availability::Ready if self.is_excluded(&job.kind.shape, &worker.id) => Some(PassedOver::Excluded),
+            Availability::Ready => self.trust.obstacle(self.now, job, &worker.id),
             unavailable => Some(PassedOver::Unavailable(unavailable)),
         }
     }
 
-    fn shape_obstacle(&self, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
-        if self.is_excluded(shape, worker) {
-            return Some(PassedOver::Excluded);
-        }
-        self.trust.obstacle(self.now, shape, worker)
+    /// Whether a worker on which the job has not failed could take it now, besides the one on which it runs.
+    pub(super) fn another_could_now(&self, job: &Job, runs_on: &WorkerId) -> bool {
+        let others = self.workers.free().iter().filter(|id| *id != runs_on && !job.has_failed_on(id));
+        others.filter_map(|id| self.workers.get(id)).any(|worker| self.passed_over(job, worker).is_none())
+    }
+
+    /// Whether a worker on which the job has not failed could take it, now or when it has a free slot.
+    pub(super) fn another_could(&self, job: &Job, runs_on: &WorkerId) -> bool {
+        self.workers.iter().any(|other| {
+            other.id != *runs_on
+                && other.slots > 0
+                && !job.has_failed_on(&other.id)
+                && mismatch(&job.kind.demand, other).is_none()
+                && self.worker_obstacle(job, other).is_none()
+        })
+    }
+
+    /// Whether this worker is the odd one out: others completed the shape, and it did not.
+    pub(super) fn is_odd_one_out(&self, job: &Job, worker: &WorkerId) -> bool {
+        let shape = &job.kind.shape;
+        let completed_here = self.workers.get(worker).is_some_and(|it| it.pace(shape).is_some());
+        !completed_here && self.completed_elsewhere(shape, worker)
+    }
+
+    pub(super) fn completed_elsewhere(&self, shape: &Shape, worker: &WorkerId) -> bool {
+        self.workers.iter().any(|other| other.id != *worker && other.pace(shape).is_some())
     }
 
     /// Whether an operator excluded this worker for this shape.
@@ -190,7 +218,7 @@ impl<'a> Matching<'a> {
                     && other.slots > 0
                     && !job.should_avoid(&other.id, &other.offer)
                     && mismatch(&job.kind.demand, other).is_none()
-                    && self.worker_obstacle(&job.kind.shape, other).is_none()
+                    && self.worker_obstacle(job, other).is_none()
             })
     }
 }
@@ -211,8 +239,10 @@ impl Matcher for WorkerMatcher<'_> {
         mismatch(demand, self.worker).is_none()
     }
 
-    fn allows_shape(&self, shape: &Shape) -> bool {
-        self.matching.shape_obstacle(shape, &self.worker.id).is_none()
+    fn allows_shape(&self, tenant: &Tenant, shape: &Shape) -> bool {
+        let Matching { now, trust, .. } = self.matching;
+        !self.matching.is_excluded(shape, &self.worker.id)
+            && trust.shape_obstacle(now, tenant, shape, &self.worker.id).is_none()
     }
 
     fn is_warm(&self, shape: &Shape) -> bool {
@@ -222,7 +252,9 @@ impl Matcher for WorkerMatcher<'_> {
     fn accepts(&self, job: JobId) -> bool {
         let Some(job) = self.matching.jobs.get(job) else { return false };
         debug_assert!(matches!(job.state(), JobState::Waiting { .. }));
-        !self.matching.avoids(job, self.worker)
+        let is_blocked = self.matching.trust.obstacle(self.matching.now, job, &self.worker.id).is_some();
+        let is_disturbed = self.matching.is_disturbed(job, self.worker);
+        !is_blocked && !is_disturbed && !self.matching.avoids(job, self.worker)
     }
 
     fn is_overdue(&self, job: JobId) -> bool {

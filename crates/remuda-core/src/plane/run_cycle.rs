@@ -131,7 +131,7 @@ impl Plane {
                 let overrun = hold.map(|hold| hold.overrun_at(None, &self.settings));
                 let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
                     && overrun.is_some_and(|(at, how)| at <= now && how == Overrun::Stuck);
-                let blame = if is_stuck { Blame::Crashed } else { Blame::Unrelated };
+                let blame = if is_stuck { self.stuck_blame(&ran.worker, job) } else { Blame::Unrelated };
                 self.lose(now, job, verdict, reason, blame);
             }
             CycleAction::Warn { worker, reason } => {

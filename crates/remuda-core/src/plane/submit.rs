@@ -12,7 +12,7 @@ use crate::id::{Hash, JobId};
 use crate::job::JobEvent;
 use crate::record::{AcceptedJob, Record};
 use crate::refusal::Refusal;
-use crate::settings::BlockOn;
+
 use crate::time::Timestamp;
 
 /// A job to accept, with its checked workflow.
@@ -59,9 +59,6 @@ impl Plane {
         let JobSubmission { job: mut accepted, deadline, workflow, .. } = submission;
         accepted.accepted_at = now;
         accepted.deadline = deadline.map(|deadline| now.plus(deadline));
-        if self.settings.block_on == BlockOn::Exact {
-            accepted.shape = accepted.workflow_hash;
-        }
         let job = self.jobs.accept(accepted.clone());
         let status = job.status(now);
         self.outbox.record(Record::JobAccepted { job: Arc::new(accepted), status, workflow });
@@ -89,12 +86,6 @@ impl Plane {
     pub(super) fn expire(&mut self, now: Timestamp, id: JobId) {
         let ending = JobEnding::Condemned { reason: "the deadline passed".to_owned() };
         self.end_early(now, id, JobEvent::Expire, &ending).expect("an open job can expire");
-    }
-
-    pub(super) fn fail_quarantined(&mut self, now: Timestamp, id: JobId, message: String) {
-        let event = JobEvent::FailQuarantined { message: message.clone() };
-        let ending = JobEnding::Condemned { reason: message };
-        self.end_early(now, id, event, &ending).expect("a waiting job can fail with its shape");
     }
 
     /// Ends an open job by the plane's decision and takes it from the worker that holds it.

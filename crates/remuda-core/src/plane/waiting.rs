@@ -40,7 +40,7 @@ const GROUPS: [Group; 12] = [
 impl Group {
     fn of(reason: &PassedOver) -> Group {
         match reason {
-            PassedOver::Busy { .. } => Group::Busy,
+            PassedOver::Busy { .. } | PassedOver::NotIdle => Group::Busy,
             PassedOver::Blocked { .. } | PassedOver::Quarantined { .. } => Group::Blocked,
             PassedOver::BlockTrial { .. } | PassedOver::QuarantineTrial { .. } => Group::OnTrial,
             PassedOver::FailedBefore => Group::FailedBefore,

@@ -23,7 +23,7 @@ pub struct JobExplanation {
     pub infra_failures: u8,
     /// Every worker, with the reason why it cannot take the job; no reason if it could take it now.
     pub candidates: Vec<Candidate>,
-    /// Workers that are blocked for its shape, on trial with it, or have failed with it.
+    /// Workers that are blocked for its workflow or its shape, on trial with it, or have failed with it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<BlockedWorker>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,6 +40,8 @@ pub struct Candidate {
 #[derive(Clone, Debug, Serialize)]
 pub struct BlockedWorker {
     pub worker: WorkerId,
+    /// Whether it is blocked for the workflow, for the tenant's jobs of the shape, or for the shape.
+    pub scope: &'static str,
     pub shape: Shape,
     pub is_blocked: bool,
     pub until: String,
@@ -59,7 +61,7 @@ impl Plane {
         };
         let (failures, infra_failures) = job.failures();
         let blocks = match job.state() {
-            JobState::Waiting { .. } => self.blocks_of(&job.kind.shape),
+            JobState::Waiting { .. } => self.blocks_of(job),
             JobState::Running { .. } | JobState::Ended(_) => Vec::new(),
         };
         let status = job.status(now);
@@ -148,18 +150,17 @@ impl Plane {
         Some(format!("its worker is {} (no beat for {silent}){}", worker.presence, brake.unwrap_or_default()))
     }
 
-    fn blocks_of(&self, shape: &Shape) -> Vec<BlockedWorker> {
-        let workers = self.trust.blocks().workers_of(shape).into_iter();
-        let blocks = workers.filter_map(|worker| {
-            let block = self.trust.blocks().get(&worker, shape)?;
-            Some(BlockedWorker {
-                shape: *shape,
-                is_blocked: block.is_blocked(),
-                until: block.until().to_string(),
-                failures: block.failures(),
-                reason: block.reason.clone(),
-                worker,
-            })
+    fn blocks_of(&self, job: &Job) -> Vec<BlockedWorker> {
+        let scopes = job.scopes();
+        let blocks = self.trust.blocks().iter().filter(|(_, scope, _)| scopes.contains(scope));
+        let blocks = blocks.map(|(worker, scope, block)| BlockedWorker {
+            worker: worker.clone(),
+            scope: scope.name(),
+            shape: block.shape,
+            is_blocked: block.is_blocked(),
+            until: block.until().to_string(),
+            failures: block.failures(),
+            reason: block.reason.clone(),
         });
         blocks.take(CANDIDATES_MAX).collect()
     }
@@ -173,7 +174,7 @@ impl Plane {
         if self.workers.is_empty() {
             return "unschedulable: no worker has joined".to_owned();
         }
-        match self.trust.quarantine().state(now, &job.kind.shape) {
+        match self.trust.quarantine().state(now, &job.tenant_shape()) {
             quarantine::QuarantineState::Free => {}
             quarantine::QuarantineState::Quarantined { trial_at } => {
                 return format!(

@@ -10,11 +10,12 @@ mod machines;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::{DomainEvent, Outbox};
 use crate::brake::MassLoss;
 use crate::id::{Hash, Incarnation, MachineId, Service, WorkerId};
-use crate::machine::WorkerState;
+use crate::machine::{Presence, WorkerState};
 use crate::record::{Record, WorkerRow};
 use crate::refusal::Refusal;
 use crate::reliability::Reliability;
@@ -111,9 +112,16 @@ impl Workers {
         }
     }
 
-    /// Whether it is the only worker.
-    pub(super) fn is_only(&self, id: &WorkerId) -> bool {
-        self.known.values().all(|other| other.id == *id || other.state == WorkerState::Terminated)
+    /// Machines besides that of this worker whose workers fell silent within this time.
+    pub(super) fn lost_lately(&self, now: Timestamp, id: &WorkerId, within: Duration) -> usize {
+        let own = self.known.get(id).map(|worker| &worker.machine);
+        let is_lost = |worker: &&Worker| {
+            worker.presence == Presence::Offline
+                && worker.state != WorkerState::Terminated
+                && now.since(worker.changed_at) < within
+        };
+        let lost = self.known.values().filter(is_lost).map(|worker| &worker.machine);
+        lost.filter(|machine| Some(*machine) != own).collect::<BTreeSet<_>>().len()
     }
 
     pub(super) fn free(&self) -> &BTreeSet<WorkerId> {

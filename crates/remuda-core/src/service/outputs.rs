@@ -1,12 +1,6 @@
 //! What counts as success without outputs. A service may report success although its outputs are lost: it answered from
 //! a cache whose files are gone, or images were sent over a socket that was closed. Success without outputs is success
-//! only if no node of the workflow always produces some.
-
-use std::sync::Arc;
-
-use serde_json::value::RawValue;
-
-use super::{ProbeResult, ServiceFailure};
+//! only if no node of the workflow always produces some, or if the workflow itself blocked its nodes.
 
 /// Nodes of these classes always produce files.
 const FILE_CLASSES: [&str; 2] = ["SaveImage", "PreviewImage"];
@@ -33,20 +27,16 @@ pub fn sends_images(class: &str) -> bool {
     class == SOCKET_CLASS
 }
 
-/// A run that its service calls a success, with the block of a node if one was seen. A blocked node does not end a run,
-/// but without outputs it is the reason.
-pub fn judge_success(outputs: Arc<RawValue>, is_empty: bool, blocked: Option<ServiceFailure>) -> ProbeResult {
-    match blocked.filter(|_| is_empty) {
-        Some(failure) => ProbeResult::Failed(failure),
-        None => ProbeResult::Succeeded { outputs },
-    }
-}
-
-/// What is missing from a run of these classes; empty classes mean that the workflow is not known any more.
+/// What is missing from a run of these classes; empty classes mean that the workflow is not known any more. A run that
+/// produced nothing because the workflow itself blocked its nodes misses nothing.
 pub fn missing_outputs<'a>(
     classes: impl Iterator<Item = &'a str>,
     produced: RunOutputs,
+    was_blocked: bool,
 ) -> Option<MissingOutputs> {
+    if was_blocked {
+        return None;
+    }
     let (mut has_file_class, mut has_socket_class) = (false, false);
     for class in classes {
         has_file_class |= FILE_CLASSES.contains(&class);
@@ -74,7 +64,8 @@ mod tests {
             (&["SaveImageWebsocket"], RunOutputs { files: 1, ..nothing }, Some(MissingOutputs::SocketImages)),
             (&["SaveImageWebsocket"], RunOutputs { socket_images: 1, ..nothing }, None),
         ] {
-            assert_eq!(missing_outputs(classes.iter().copied(), produced), expected, "{classes:?}");
+            assert_eq!(missing_outputs(classes.iter().copied(), produced, false), expected, "{classes:?}");
+            assert_eq!(missing_outputs(classes.iter().copied(), produced, true), None, "blocked {classes:?}");
         }
     }
 }

@@ -30,6 +30,10 @@ pub struct Assignment {
     /// Limits set by the job itself.
     pub start_limit: Option<Duration>,
     pub node_limit: Option<Duration>,
+    /// The worker's `service_restarts` when it was assigned.
+    pub service_restarts: Option<u64>,
+    /// Nothing else may run beside it.
+    pub is_isolated: bool,
 }
 
 /// In which way an attempt overran its limits.

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use remuda_core::id::{JobId, Shape, Term, WorkerId};
+use remuda_core::cause::Cause;
+use remuda_core::id::{JobId, Term, WorkerId};
 use remuda_core::record::{JobStatus, PastAttempt, Record, StateRow};
+use remuda_core::scope::BlockScope;
 use remuda_core::service::ServiceFault;
 use remuda_core::verdict::AttemptVerdict;
 
@@ -59,11 +61,15 @@ impl Laws {
                             format!("{} is blocked for {:?}, which is not a shape", row.worker, row.shape);
                         self.violated(Law::S12, at, what);
                     }
-                    self.blocks.insert((row.worker.clone(), row.shape), row.until);
+                    self.check_block_scope(at, row, records, scenario);
+                    self.blocks.insert((row.worker.clone(), row.scope.clone()), (row.until, row.cause));
                 }
-                Record::BlockLifted { worker, shape } => {
-                    self.blocks.remove(&(worker.clone(), *shape));
-                    if self.tracks_blocks && !is_reason_to_lift(records, worker, *shape, scenario) {
+                Record::BlockLifted { worker, scope } => {
+                    let lifted = self.blocks.remove(&(worker.clone(), scope.clone()));
+                    // Its service may have started again since.
+                    let is_of_service = lifted.is_some_and(|(_, cause)| cause == Cause::Service);
+                    let has_reason = is_of_service || is_reason_to_lift(records, worker, scope, scenario);
+                    if self.tracks_blocks && !has_reason {
                         self.violated(
                             Law::S12,
                             at,
@@ -71,17 +77,18 @@ impl Laws {
                         );
                     }
                 }
+                Record::Quarantine(row) => self.check_quarantine(at, row, records, scenario),
                 Record::JobAccepted { .. }
                 | Record::Result { .. }
                 | Record::Worker(_)
                 | Record::WorkerForgotten { .. }
-                | Record::Quarantine(_)
-                | Record::QuarantineLifted { .. }
+                | Record::QuarantineLifted(_)
                 | Record::Cycle { .. }
                 | Record::Document(_)
                 | Record::DocumentDeleted { .. } => {}
             }
         }
+        self.check_isolation(at);
         if !self.blocks.is_empty() {
             self.check_single_trial(at, scenario);
         }
@@ -113,6 +120,7 @@ impl Laws {
             self.violated(Law::S4, at, format!("job {job} went back to attempt {}", status.attempt));
         }
         self.check_bounds(at, job, status);
+        self.check_blame(at, job, status, scenario);
         self.running.remove(&job);
         match &status.state {
             StateRow::Running { worker, started_at, .. } => {
@@ -185,26 +193,45 @@ impl Laws {
         }
     }
 
-    /// S7: a poison job crashes two workers and never a third, as far as the plane can know: a worker that died before
-    /// it listed the job may have died of something else.
+    /// S7: a poison job crashes two workers, and a third only alone, as far as the plane can know: a worker that died
+    /// before it listed the job may have died of something else.
     fn check_poison(&mut self, at: u64, job: JobId, status: &JobStatus) {
         let taken = status.attempts.iter().filter(|one| {
             let key = (job, one.attempt);
             let is_lost =
                 matches!(one.verdict, Some(AttemptVerdict::WorkerRestarted | AttemptVerdict::WorkerSilent));
-            is_lost && self.crashed_agents.contains(&key) && self.named.contains(&key)
+            // Of several machines that vanish together, none was taken down by its job.
+            let is_counted = one.took_down.is_some();
+            is_lost && is_counted && self.crashed_agents.contains(&key) && self.named.contains(&key)
         });
         let taken: BTreeSet<_> = taken.map(|one| &one.worker).collect();
-        if taken.len() >= usize::from(self.rules.poison_after) {
+        let limit = usize::from(self.rules.poison_after);
+        if taken.len() > limit {
             self.violated(Law::S7, at, format!("job {job} crashed {taken:?} and was started again"));
+        } else if taken.len() == limit {
+            // It is not known why an agent vanished: one more trial, alone on its worker, decides.
+            self.isolated.push(job);
+        }
+    }
+
+    /// S7: a job that may be poison runs alone. Checked once the whole batch is known.
+    fn check_isolation(&mut self, at: u64) {
+        for job in std::mem::take(&mut self.isolated) {
+            let Some((worker, _)) = self.running.get(&job) else { continue };
+            let other = self.running.iter().find(|(other, (on, _))| **other != job && on == worker);
+            if let Some((other, _)) = other {
+                let what = format!("job {job}, which may be poison, runs on {worker} beside job {other}");
+                self.violated(Law::S7, at, what);
+            }
         }
     }
 
     /// S12: a blocked worker gets no job of the shape before the block ends, and then one at a time.
     fn check_block(&mut self, at: u64, job: JobId, status: &JobStatus, scenario: &Scenario) {
         let StateRow::Running { worker, started_at, .. } = &status.state else { return };
-        let shape = scenario.shape_of(job);
-        let Some(until) = self.blocks.get(&(worker.clone(), shape)).copied() else { return };
+        let scopes = scenario.scopes_of(job).into_iter();
+        let blocks = scopes.filter_map(|scope| self.blocks.get(&(worker.clone(), scope)));
+        let Some(until) = blocks.map(|(until, _)| *until).max() else { return };
         if *started_at < until {
             let early = until.since(*started_at);
             self.violated(Law::S12, at, format!("{worker} got job {job} {early:?} before its block ends"));
@@ -216,10 +243,12 @@ impl Laws {
         let mut trials = BTreeSet::new();
         let mut found = None;
         for (job, (worker, since)) in &self.running {
-            let pair = (worker.clone(), scenario.shape_of(*job));
-            let is_trial = self.blocks.get(&pair).is_some_and(|until| since >= until);
-            if is_trial && !trials.insert(pair) {
-                found = Some(format!("{worker} has more than one trial of the shape of job {job}"));
+            for scope in scenario.scopes_of(*job) {
+                let pair = (worker.clone(), scope);
+                let is_trial = self.blocks.get(&pair).is_some_and(|(until, _)| since >= until);
+                if is_trial && !trials.insert(pair) {
+                    found = Some(format!("{worker} has more than one trial of what job {job} is blocked for"));
+                }
             }
         }
         if let Some(what) = found {
@@ -233,14 +262,29 @@ impl Laws {
     }
 }
 
-/// A success, a quarantine of the shape, or the removal of the worker.
-fn is_reason_to_lift(records: &[Record], worker: &WorkerId, shape: Shape, scenario: &Scenario) -> bool {
+/// A success, an error of the workflow itself, no worker to go to instead, a quarantine of the shape, or the removal of
+/// the worker.
+fn is_reason_to_lift(records: &[Record], worker: &WorkerId, scope: &BlockScope, scenario: &Scenario) -> bool {
+    let concerns = |job: JobId| scenario.scopes_of(job).contains(scope);
     records.iter().any(|record| match record {
-        Record::JobStatus { job, status } => {
-            matches!(&status.state, StateRow::Completed { worker: by } if by == worker)
-                && scenario.shape_of(*job) == shape
+        Record::JobStatus { job, status } => match &status.state {
+            StateRow::Completed { worker: by } => {
+                by == worker && scenario.shapes_of(scope).any(|shape| shape == scenario.shape_of(*job))
+            }
+            StateRow::Failed { cause: Cause::Job, .. } => {
+                matches!(scope, BlockScope::Workflow(_)) && concerns(*job)
+            }
+            StateRow::Failed { .. }
+            | StateRow::Queued { .. }
+            | StateRow::Running { .. }
+            | StateRow::Expired { .. }
+            | StateRow::Cancelled { .. } => false,
+        },
+        // It was blocked in this very batch.
+        Record::Block(row) => row.worker == *worker && row.scope == *scope,
+        Record::Quarantine(row) => {
+            row.trial_at.is_some() && scenario.shapes_of(scope).any(|shape| shape == row.jobs.shape)
         }
-        Record::Quarantine(row) => row.shape == shape && row.trial_at.is_some(),
         Record::WorkerForgotten { worker: forgotten } => forgotten == worker,
         _ => false,
     })

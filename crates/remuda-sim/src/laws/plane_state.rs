@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use remuda_core::block;
 use remuda_core::id::{JobId, WorkerId};
 use remuda_core::job::JobState;
 use remuda_core::machine::{Presence, WorkerState};
@@ -57,7 +56,7 @@ impl Laws {
     }
 
     fn check_limits(&mut self, at: u64, plane: &Plane) {
-        let (blocks, quarantine) = (plane.blocks().len(), plane.quarantine().iter().count());
+        let (blocks, quarantine) = (plane.blocks().len(), plane.quarantine().len());
         if blocks > self.rules.blocks_max || quarantine > self.rules.blocks_max {
             self.violated(Law::S11, at, format!("{blocks} blocks and {quarantine} quarantine entries exist"));
         }
@@ -73,17 +72,14 @@ impl Laws {
     fn check_blocks(&mut self, now: Timestamp, at: u64, plane: &Plane) {
         let longest = now.plus(self.rules.block_cooldown_max);
         let mut found = None;
-        for (worker, shape, it) in plane.blocks().iter() {
-            let is_idle_trial = match plane.blocks().state(worker, shape) {
-                block::BlockState::TrialUnderWay { job } => runs_on(plane, job).is_none_or(|on| on != worker),
-                block::BlockState::Free | block::BlockState::Blocked { .. } => false,
-            };
+        for (worker, _, it) in plane.blocks().iter() {
+            let is_idle_trial = it.trial().is_some_and(|job| runs_on(plane, job).is_none_or(|on| on != worker));
             if it.until() > longest || is_idle_trial {
                 found = Some(format!("{worker} is blocked for a shape until {}: {it:?}", it.until()));
             }
         }
-        for (shape, it) in plane.quarantine().iter() {
-            let is_idle_trial = match plane.quarantine().state(now, shape) {
+        for (jobs, it) in plane.quarantine().iter() {
+            let is_idle_trial = match plane.quarantine().state(now, &jobs) {
                 quarantine::QuarantineState::TrialUnderWay { job } => runs_on(plane, job).is_none(),
                 quarantine::QuarantineState::Free | quarantine::QuarantineState::Quarantined { .. } => false,
             };

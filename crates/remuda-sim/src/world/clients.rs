@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use remuda_core::id::{Hash, JobId};
+use remuda_core::id::JobId;
 use remuda_core::need::Requirements;
 use remuda_core::plane::{JobSubmission, KnownKey};
 use remuda_core::record::{AcceptedJob, IdempotencyKey};
@@ -13,6 +13,7 @@ use super::World;
 use crate::event_queue::SimEvent;
 use crate::net::{Caller, ClientResponse, PlaneCall, PlaneRequest};
 use crate::sabotage::Sabotage;
+use crate::scenario::Scenario;
 
 /// More than any outage of a world can use up.
 const SENDS_MAX: u32 = 1000;
@@ -115,9 +116,7 @@ impl World<'_> {
         let serial = self.next_call();
         let id = JobId::from_u128(u128::from(self.now) << 80 | u128::from(serial) << 16 | client as u128);
         let plan = &self.scenario.jobs[client];
-        let mut hash = [0; 32];
-        hash[..8].copy_from_slice(&(client as u64).to_be_bytes());
-        hash[8] = u8::from(is_changed);
+        let hash = Scenario::workflow_of(client, is_changed);
         let (mut pin, mut excluded) = (plan.pin.clone(), plan.excluded.iter().cloned().collect());
         let mut options = plan.options.clone();
         match self.sabotage {
@@ -133,7 +132,7 @@ impl World<'_> {
             priority: plan.priority,
             service: plan.service.clone(),
             shape: self.scenario.shape(plan.shape),
-            workflow_hash: Hash::from_bytes(hash),
+            workflow_hash: hash,
             needs: Requirements {
                 labels: zone.into_iter().collect(),
                 pin,
@@ -145,7 +144,7 @@ impl World<'_> {
             options,
             key: plan
                 .has_key
-                .then(|| IdempotencyKey { key: key(client), fingerprint: Hash::from_bytes(hash) }),
+                .then(|| IdempotencyKey { key: key(client), fingerprint: hash }),
             labels: BTreeMap::new(),
             metadata: serde_json::Map::new(),
         };

@@ -163,8 +163,8 @@ impl World<'_> {
                 PlaneEvent::Drain { worker, reason: "maintenance".to_owned(), within: None }
             }
             PlaneRequest::LiftBlocks => {
-                let (worker, shape, _) = driver.plane.blocks().iter().next()?;
-                PlaneEvent::LiftBlock { worker: worker.clone(), shape: *shape }
+                let (worker, _, block) = driver.plane.blocks().iter().next()?;
+                PlaneEvent::LiftBlock { worker: worker.clone(), hash: block.shape }
             }
             PlaneRequest::ProviderEvent { fleet, news } => PlaneEvent::Provider { fleet, news },
             PlaneRequest::Order { fleet, order } => PlaneEvent::OrderFleet { fleet, order },

@@ -6,8 +6,9 @@ mod fleets;
 use remuda_core::event_kind::EventKind;
 use remuda_core::id::Term;
 use remuda_core::plane::PlaneEvent;
-use remuda_core::record::{JobStatus, Record, StateRow, StoredState};
-use remuda_core::service::{ProbeResult, ServiceIncarnation};
+use remuda_core::record::{JobStatus, QuarantineRow, Record, StateRow, StoredState};
+use remuda_core::scope::{BlockScope, TenantShape};
+use remuda_core::service::{FailingNode, ProbeResult, ServiceIncarnation};
 use remuda_core::wire::{AttemptOutcome, FinishedAttempt, HeldAttempt, StartOrder};
 
 use super::World;
@@ -73,6 +74,37 @@ impl World<'_> {
                     records.push(end);
                 }
             }
+            Some(Sabotage::BlockByShape) => {
+                for record in records {
+                    if let Record::Block(row) = record {
+                        row.scope = BlockScope::Shape(row.shape);
+                    }
+                }
+            }
+            Some(Sabotage::QuarantineAnyFailure) => {
+                let blocked = records.iter().find_map(|record| match record {
+                    Record::Block(row) => Some(row.clone()),
+                    _ => None,
+                });
+                records.extend(blocked.map(|row| {
+                    Record::Quarantine(QuarantineRow {
+                        jobs: TenantShape { shape: row.shape, tenant: row.tenant },
+                        failed_on: [row.worker].into(),
+                        trial_at: Some(row.until),
+                        trials_failed: 0,
+                        reason: row.reason,
+                    })
+                }));
+            }
+            Some(Sabotage::FailUntried) => {
+                for record in records {
+                    if let Record::JobStatus { status, .. } = record
+                        && matches!(status.state, StateRow::Failed { .. })
+                    {
+                        status.attempts.clear();
+                    }
+                }
+            }
             Some(Sabotage::DropEvent) => {
                 let at = records.iter().position(|record| matches!(record, Record::Event(_)));
                 if let Some(at) = at.filter(|_| self.random.permille(100)) {
@@ -135,6 +167,12 @@ impl World<'_> {
                     beat,
                     long_poll: false,
                 };
+            }
+            Sabotage::ForgetErrors => {
+                for finished in &mut beat.finished {
+                    let id = self.random.draw().to_string();
+                    finished.node = Some(Box::new(FailingNode { id, class: None, exception: None }));
+                }
             }
             Sabotage::SettleAndForget if self.random.permille(100) => {
                 let is_completed = |it: &FinishedAttempt| it.outcome == AttemptOutcome::Completed;
@@ -248,6 +286,7 @@ impl World<'_> {
             metrics: serde_json::Map::new(),
             check: None,
             draining: false,
+            service_restarts: None,
         };
         let request = PlaneRequest::Beat {
             worker: worker.id.clone(),
@@ -264,7 +303,7 @@ impl World<'_> {
             return None;
         }
         let over = driver.plane.blocks().iter().find(|(_, _, block)| !block.is_blocked());
-        over.map(|(worker, shape, _)| PlaneEvent::LiftBlock { worker: worker.clone(), shape: *shape })
+        over.map(|(worker, _, block)| PlaneEvent::LiftBlock { worker: worker.clone(), hash: block.shape })
     }
 }
 

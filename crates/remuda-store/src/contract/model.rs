@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use remuda_core::event_kind::EventKind;
-use remuda_core::id::{JobId, Sequence, Shape, WorkerId};
+use remuda_core::id::{JobId, Sequence, WorkerId};
 use remuda_core::machine::WorkerState;
 use remuda_core::record::{AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, WorkerRow};
+use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::time::Timestamp;
 
 use super::sample;
@@ -15,8 +16,8 @@ use crate::{JobFilter, Store};
 pub(super) struct Model {
     pub(super) jobs: BTreeMap<JobId, (AcceptedJob, JobStatus)>,
     workers: BTreeMap<WorkerId, WorkerRow>,
-    blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    quarantine: BTreeMap<Shape, QuarantineRow>,
+    blocks: BTreeMap<(WorkerId, BlockScope), BlockRow>,
+    quarantine: BTreeMap<TenantShape, QuarantineRow>,
     events: Vec<StoredEvent>,
     now: u64,
 }
@@ -76,8 +77,8 @@ impl Model {
                 }
                 8 => match (rng.below(3), rng.below(4)) {
                     (n, 0) => {
-                        let shape = sample::shape(u8::try_from(n).unwrap());
-                        Record::BlockLifted { worker: sample::worker("gpu-1"), shape }
+                        let scope = sample::block("gpu-1", u8::try_from(n).unwrap(), 0).scope;
+                        Record::BlockLifted { worker: sample::worker("gpu-1"), scope }
                     }
                     (n, failures) => {
                         let (n, failures) = (u8::try_from(n).unwrap(), u32::try_from(failures).unwrap());
@@ -85,7 +86,7 @@ impl Model {
                     }
                 },
                 _ => match (rng.below(3), rng.below(4)) {
-                    (n, 0) => Record::QuarantineLifted { shape: sample::shape(u8::try_from(n).unwrap()) },
+                    (n, 0) => Record::QuarantineLifted(sample::quarantine_row(u8::try_from(n).unwrap(), 0).jobs),
                     (n, trials) => {
                         let (n, trials) = (u8::try_from(n).unwrap(), u32::try_from(trials).unwrap());
                         Record::Quarantine(sample::quarantine_row(n, trials))
@@ -106,10 +107,10 @@ impl Model {
                 Record::JobStatus { job, status } => self.jobs.get_mut(&job).unwrap().1 = status,
                 Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
                 Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
-                Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
-                Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
-                Record::Quarantine(row) => drop(self.quarantine.insert(row.shape, row)),
-                Record::QuarantineLifted { shape } => drop(self.quarantine.remove(&shape)),
+                Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.scope.clone()), row)),
+                Record::BlockLifted { worker, scope } => drop(self.blocks.remove(&(worker, scope))),
+                Record::Quarantine(row) => drop(self.quarantine.insert(row.jobs.clone(), row)),
+                Record::QuarantineLifted(jobs) => drop(self.quarantine.remove(&jobs)),
                 Record::Event(event) => self.events.push(StoredEvent::clone(&event)),
                 Record::Result { .. }
                 | Record::Cycle { .. }

@@ -15,6 +15,7 @@ use remuda_core::record::{
     StateRow, StoredEvent, WorkerRow,
 };
 use remuda_core::rental::{Rental, RentalEvent};
+use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::service::{FailingNode, ServiceFault, ServiceState};
 use remuda_core::time::Timestamp;
 use remuda_core::verdict::AttemptVerdict;
@@ -102,7 +103,7 @@ pub(crate) fn running(millis: u64, attempt: u32) -> JobStatus {
         out_of_memory: Some(8 << 30),
         verdict: Some(AttemptVerdict::Failed),
         fault: Some(ServiceFault::Memory),
-        node: Some(Box::new(FailingNode { id: "7".to_owned(), class: Some("KSampler".to_owned()) })),
+        node: Some(Box::new(FailingNode { id: "7".to_owned(), class: Some("KSampler".to_owned()), exception: Some("ValueError".to_owned()) })),
         price: Some(Money::from_micros(690_000)),
         service: Some(Box::new(ServiceRow {
             service_job_id: "p".to_owned(),
@@ -233,19 +234,22 @@ pub(crate) fn machine(name: &str, events: &[RentalEvent<'_>]) -> Arc<Document> {
 pub(crate) fn block(name: &str, n: u8, failures: u32) -> BlockRow {
     BlockRow {
         worker: worker(name),
+        scope: BlockScope::Shape(shape(n)),
         shape: shape(n),
         failures,
         until: Timestamp::NEVER,
         cooldown_millis: 30_000,
         has_ended: false,
         reason: "it failed".to_owned(),
-        workflow_hash: Some(Hash::digest(&[n])),
+        cause: Cause::Service,
+        workflow_hash: Hash::digest(&[n]),
+        tenant: "t".parse().unwrap(),
     }
 }
 
 pub(crate) fn quarantine_row(n: u8, trials_failed: u32) -> QuarantineRow {
     QuarantineRow {
-        shape: shape(n),
+        jobs: TenantShape { shape: shape(n), tenant: "t".parse().unwrap() },
         failed_on: [worker("gpu-1")].into(),
         trial_at: Some(at(90)),
         trials_failed,

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, HashMap};
 
 use remuda_core::document::{Collection, Document};
-use remuda_core::id::{JobId, Shape, WorkerId};
+use remuda_core::id::{JobId, WorkerId};
 use remuda_core::record::{AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, WorkerRow};
+use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -17,8 +18,8 @@ pub(super) struct MergedRecords<'a> {
     pub results: Vec<(JobId, &'a RawValue)>,
     pub workers: BTreeMap<&'a WorkerId, Option<&'a WorkerRow>>,
     /// `None` if the block was lifted.
-    pub blocks: BTreeMap<(&'a WorkerId, &'a Shape), Option<&'a BlockRow>>,
-    pub quarantine: BTreeMap<&'a Shape, Option<&'a QuarantineRow>>,
+    pub blocks: BTreeMap<(&'a WorkerId, &'a BlockScope), Option<&'a BlockRow>>,
+    pub quarantine: BTreeMap<&'a TenantShape, Option<&'a QuarantineRow>>,
     pub events: Vec<&'a StoredEvent>,
     pub cycles: BTreeMap<Timestamp, &'a RawValue>,
     /// `None` if the document was deleted.
@@ -44,10 +45,10 @@ impl<'a> MergedRecords<'a> {
                 Record::Result { job, result } => self.results.push((*job, result)),
                 Record::Worker(row) => drop(self.workers.insert(&row.id, Some(row.as_ref()))),
                 Record::WorkerForgotten { worker } => drop(self.workers.insert(worker, None)),
-                Record::Block(row) => drop(self.blocks.insert((&row.worker, &row.shape), Some(row))),
-                Record::BlockLifted { worker, shape } => drop(self.blocks.insert((worker, shape), None)),
-                Record::Quarantine(row) => drop(self.quarantine.insert(&row.shape, Some(row))),
-                Record::QuarantineLifted { shape } => drop(self.quarantine.insert(shape, None)),
+                Record::Block(row) => drop(self.blocks.insert((&row.worker, &row.scope), Some(row))),
+                Record::BlockLifted { worker, scope } => drop(self.blocks.insert((worker, scope), None)),
+                Record::Quarantine(row) => drop(self.quarantine.insert(&row.jobs, Some(row))),
+                Record::QuarantineLifted(jobs) => drop(self.quarantine.insert(jobs, None)),
                 Record::Event(event) => self.events.push(event),
                 Record::Cycle { at, report } => drop(self.cycles.insert(*at, report)),
                 Record::Document(it) => drop(self.documents.insert((it.collection, &it.id), Some(it))),

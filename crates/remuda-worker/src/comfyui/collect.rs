@@ -91,7 +91,8 @@ impl ComfyuiContext {
             let classes = run.into_iter().flat_map(|run| run.classes.values().map(String::as_str));
             let produced =
                 RunOutputs { files: files.len(), values: values.len(), socket_images: images.len() };
-            (images, missing_outputs(classes, produced))
+            let was_blocked = run.and_then(|run| run.progress.as_ref()).is_some_and(|it| it.was_blocked());
+            (images, missing_outputs(classes, produced, was_blocked))
         };
         match missing {
             Some(MissingOutputs::SocketImages) => return Err(CollectError::ImagesLost),

@@ -5,15 +5,16 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::ServiceEvent;
+use remuda_core::service::{ServiceEvent, ServiceExit};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use tokio::process::Command;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, oneshot};
 use tracing::{debug, info, warn};
 
 use remuda_net::secret::SECRET_VARIABLES;
@@ -23,6 +24,8 @@ use crate::attempt::Events;
 /// How long the server may take after SIGTERM before it is killed.
 const TERM_GRACE: Duration = Duration::from_secs(10);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The exit status of a child that is gone from the process table is there at once.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How much of the log is part of an exit's message.
 const LAST_LINES_MAX: usize = 10;
 const LAST_BYTES_MAX: u64 = 4096;
@@ -58,7 +61,7 @@ impl ServerProcess {
             Some(running) => {
                 info!(pid = running.pid, "adopted the ComfyUI that an earlier worker of this name started");
                 *process.running.lock().await = Some(running);
-                process.watch(running);
+                process.watch(running, None);
             }
             None => process.start().await?,
         }
@@ -85,24 +88,33 @@ impl ServerProcess {
         let pid = pid.context("the command of --comfyui-cmd exited at once")?;
         let running = ServerPid { pid, started: start_time(pid).unwrap_or_default() };
         info!(pid, command = self.command, log = %self.log.display(), "started ComfyUI");
-        tokio::spawn(async move { drop(child.wait().await) });
+        let (exit, status) = oneshot::channel();
+        tokio::spawn(async move { child.wait().await.map(|status| exit.send(status)) });
         if let Err(error) = std::fs::write(&self.pid_file, format!("{pid} {}", running.started)) {
             warn!(%error, path = %self.pid_file.display(), "could not write the PID file; a later worker cannot adopt this server");
         }
         *self.running.lock().await = Some(running);
-        self.watch(running);
+        self.watch(running, Some(status));
         Ok(())
     }
 
     /// Reports when the server has exited. It polls, because an adopted server is not a child of this process.
-    fn watch(&self, running: ServerPid) {
+    fn watch(&self, running: ServerPid, status: Option<oneshot::Receiver<ExitStatus>>) {
         let (events, log) = (self.events.clone(), self.log.clone());
+        let memory_kills = memory_kills();
         tokio::spawn(async move {
             while running.is_alive() && !events.is_closed() {
                 tokio::time::sleep(POLL_INTERVAL).await;
             }
+            let status = match status {
+                Some(status) => tokio::time::timeout(STATUS_TIMEOUT, status).await.ok().and_then(Result::ok),
+                None => None,
+            };
+            let how = status.map_or(ServiceExit::Unknown, |status| {
+                service_exit(status, memory_kills < self::memory_kills())
+            });
             let why = last_lines(&log);
-            drop(events.send(AgentEvent::Service(ServiceEvent::Exited { why })).await);
+            drop(events.send(AgentEvent::Service(ServiceEvent::Exited { why, how })).await);
         });
     }
 
@@ -136,6 +148,27 @@ impl ServerProcess {
     pub(super) fn is_recorded(pid_file: &Path) -> bool {
         read_pid_file(pid_file).is_some()
     }
+}
+
+/// Who ended the server. It never sends itself these signals, so an operator or another program did, unless the kernel
+/// ran out of memory. An exit status of zero is an orderly end that someone asked for.
+fn service_exit(status: ExitStatus, is_out_of_memory: bool) -> ServiceExit {
+    const SENT_BY_OTHERS: [i32; 4] = [1, 2, 9, 15];
+    // A shell reports the signal that ended its child as 128 and its number.
+    let signal = status.signal().or_else(|| status.code().map(|code| code - 128));
+    let was_sent = signal.is_some_and(|signal| SENT_BY_OTHERS.contains(&signal));
+    if was_sent && !(is_out_of_memory && signal == Some(9)) || status.success() {
+        ServiceExit::Killed
+    } else {
+        ServiceExit::Crashed
+    }
+}
+
+/// How many processes the kernel has killed for want of memory; zero if it does not say.
+fn memory_kills() -> u64 {
+    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 impl ServerPid {
@@ -200,4 +233,29 @@ fn last_lines(log: &Path) -> String {
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let last = &lines[lines.len().saturating_sub(LAST_LINES_MAX)..];
     if last.is_empty() { "it printed nothing".to_owned() } else { last.join(" / ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Faults: J8.
+    #[test]
+    fn signal_from_outside_is_no_crash() {
+        let by_signal = |signal| service_exit(ExitStatus::from_raw(signal), false);
+        let with_code = |code: i32| service_exit(ExitStatus::from_raw(code << 8), false);
+        for (found, expected) in [
+            (by_signal(15), ServiceExit::Killed),
+            (by_signal(9), ServiceExit::Killed),
+            (by_signal(11), ServiceExit::Crashed),
+            (by_signal(6), ServiceExit::Crashed),
+            (service_exit(ExitStatus::from_raw(9), true), ServiceExit::Crashed),
+            (with_code(0), ServiceExit::Killed),
+            (with_code(143), ServiceExit::Killed),
+            (with_code(1), ServiceExit::Crashed),
+            (with_code(139), ServiceExit::Crashed),
+        ] {
+            assert_eq!(found, expected);
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! A service that is out of reach or sick.
 
 use super::*;
-use crate::service::{ServiceFailure, ServiceFault};
+use crate::service::{ServiceExit, ServiceFailure, ServiceFault};
 
 fn news(news: ServiceEvent) -> AgentEvent {
     AgentEvent::Service(news)
@@ -267,20 +267,27 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
     }
 }
 
+/// Faults: J8.
 #[test]
-fn exited_service_restarts_and_its_attempt_is_suspect() {
-    let mut agent = holding();
-    let ended = news(ServiceEvent::Exited { why: "Segmentation fault".to_owned() });
-    assert!(told(&agent.step(at(10), ended)).contains(&"apply Restart".to_owned()));
-    let lost = AgentEvent::Probed {
-        job: id(1),
-        attempt: Attempt(1),
-        incarnation: ServiceIncarnation(2),
-        result: ProbeResult::Unknown,
-    };
-    agent.step(at(5000), lost);
-    let finished = agent.finished.values().next().unwrap();
-    assert_eq!(finished.fault, Some(ServiceFault::Died));
+fn exited_service_restarts_and_its_attempt_is_suspect_unless_it_was_killed() {
+    for (how, fault) in [
+        (ServiceExit::Crashed, ServiceFault::Crashed),
+        (ServiceExit::Killed, ServiceFault::Killed),
+        (ServiceExit::Unknown, ServiceFault::Died),
+    ] {
+        let mut agent = holding();
+        let ended = news(ServiceEvent::Exited { why: "Segmentation fault".to_owned(), how });
+        assert!(told(&agent.step(at(10), ended)).contains(&"apply Restart".to_owned()));
+        let lost = AgentEvent::Probed {
+            job: id(1),
+            attempt: Attempt(1),
+            incarnation: ServiceIncarnation(2),
+            result: ProbeResult::Unknown,
+        };
+        agent.step(at(5000), lost);
+        let finished = agent.finished.values().next().unwrap();
+        assert_eq!(finished.fault, Some(fault), "{how:?}");
+    }
 }
 
 #[test]

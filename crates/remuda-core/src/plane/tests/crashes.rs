@@ -63,25 +63,35 @@ fn new_plane_assigns_waiting_jobs_to_beating_workers() {
     story.is(job, "running on a, attempt 1");
 }
 
+/// Worker `a` is blocked for a workflow, and a job of it waits.
+fn blocked() -> (Story, JobId) {
+    let mut story = Story::new();
+    story.join("a");
+    story.join_busy("y");
+    let first = story.submit_same("s");
+    story.fail("a", first, Cause::Service);
+    story.cancel(first).unwrap();
+    let job = story.submit_same("s");
+    (story, job)
+}
+
 /// Faults: C15.
 #[test]
-fn a_block_and_a_quarantine_outlive_the_plane() {
-    let mut story = Story::new();
-    story.join_bystander();
-    story.join("a");
-    let job = story.submit("s");
-    story.fail("a", job, Cause::Job);
-    story.to(30);
+fn a_block_outlives_the_plane() {
+    let (mut story, job) = blocked();
+    let both = ["a", "y"];
+    story.work_to(30, &both);
     story.restart();
-    story.beat_to(59, &["a"]);
+    story.work_to(59, &both);
     story.is(job, "queued");
-    story.beat_to(60, &["a"]);
-    story.is(job, "running on a, attempt 2");
+    story.work_to(60, &both);
+    story.is(job, "running on a, attempt 1");
     story.restart();
-    let other = story.submit("s");
-    story.fail("a", job, Cause::Job);
-    story.beat_to(179, &["a"]);
-    story.are(&[job, other], "queued");
+    both.iter().for_each(|worker| story.poll(worker));
+    let other = story.submit_same("s");
+    story.fail("a", job, Cause::Service);
+    story.work_to(179, &both);
+    story.is(other, "queued");
     assert_eq!(
         story.kept.blocks.values().next().unwrap().cooldown_millis,
         120_000,
@@ -92,21 +102,17 @@ fn a_block_and_a_quarantine_outlive_the_plane() {
 /// Faults: C15.
 #[test]
 fn block_that_ends_while_the_plane_is_down_is_announced_once() {
-    let mut story = Story::new();
-    story.join_bystander();
-    story.join("a");
-    let job = story.submit("s");
-    story.fail("a", job, Cause::Job);
+    let (mut story, job) = blocked();
     assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
     story.now = secs(100);
     story.restart();
     assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
     story.poll("a");
-    story.is(job, "running on a, attempt 2");
+    story.is(job, "running on a, attempt 1");
     story.restart();
-    story.poll("a");
+    ["a", "y"].iter().for_each(|worker| story.poll(worker));
     assert_eq!(story.news("client:unblocked"), [""; 0]);
-    story.fail("a", job, Cause::Job);
+    story.fail("a", job, Cause::Service);
     assert_eq!(story.kept.blocks.values().next().unwrap().cooldown_millis, 120_000, "it was the trial");
 }
 
@@ -132,7 +138,9 @@ fn tale(steps: usize) -> Vec<String> {
     let done = story.submit_with("s", only("a")).unwrap();
     story.work_to(5, &["a", "b"]);
     story.complete("a", done);
-    let bad = story.submit_with("bad", only("a")).unwrap();
+    let bad = story
+        .submit_with("bad", |it| (it.job.needs.pin, it.job.attempts_max) = (Some(id("a")), Some(3)))
+        .unwrap();
     for round in 1..=3 {
         story.work_to(round * 40, &["a", "b"]);
         story.fail("a", bad, Cause::Job);

@@ -78,14 +78,14 @@ fn a_new_plane_gives_nothing_to_those_it_has_not_heard() {
 fn poison_is_recognised_over_a_restart_of_the_plane() {
     let mut story = Story::new();
     let job = story.submit("s");
-    for worker in ["a", "b"] {
+    for worker in ["a", "b", "c"] {
         story.join(worker);
         story.work_to(story.now.as_millis() / 1000 + 5, &[worker]);
         story.restart();
         story.join_with(worker, |join| join.slots = 0);
         story.wait(70);
     }
-    story.is(job, "quarantined: poison: it crashed a and b");
+    story.is(job, "quarantined: poison: it crashed a and b and c");
 }
 
 /// Faults: M1.

@@ -74,6 +74,7 @@ impl Story {
             metrics: Map::new(),
             check: None,
             draining: false,
+            service_restarts: None,
         }
     }
 

@@ -9,10 +9,11 @@ use serde_json::value::RawValue;
 
 use super::Plane;
 use crate::document::{Collection, Document};
-use crate::id::{JobId, Sequence, Shape, WorkerId};
+use crate::id::{JobId, Sequence, WorkerId};
 use crate::record::{
     AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StateRow, StoredEvent, StoredState, WorkerRow,
 };
+use crate::scope::{BlockScope, TenantShape};
 use crate::time::Timestamp;
 
 #[derive(Clone, Default)]
@@ -20,8 +21,8 @@ pub(crate) struct Kept {
     pub(super) jobs: BTreeMap<JobId, (AcceptedJob, JobStatus)>,
     pub(super) results: BTreeMap<JobId, Arc<RawValue>>,
     pub(crate) workers: BTreeMap<WorkerId, WorkerRow>,
-    pub(super) blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    pub(super) quarantine: BTreeMap<Shape, QuarantineRow>,
+    pub(super) blocks: BTreeMap<(WorkerId, BlockScope), BlockRow>,
+    pub(super) quarantine: BTreeMap<TenantShape, QuarantineRow>,
     pub(super) events: Vec<Arc<StoredEvent>>,
     pub(super) reports: Vec<Arc<RawValue>>,
     pub(super) documents: BTreeMap<(Collection, String), Arc<Document>>,
@@ -41,10 +42,10 @@ impl Kept {
                 }
                 Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
                 Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
-                Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
-                Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
-                Record::Quarantine(row) => drop(self.quarantine.insert(row.shape, row)),
-                Record::QuarantineLifted { shape } => drop(self.quarantine.remove(&shape)),
+                Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.scope.clone()), row)),
+                Record::BlockLifted { worker, scope } => drop(self.blocks.remove(&(worker, scope))),
+                Record::Quarantine(row) => drop(self.quarantine.insert(row.jobs.clone(), row)),
+                Record::QuarantineLifted(jobs) => drop(self.quarantine.remove(&jobs)),
                 Record::Event(happened) => {
                     let expected = self.events.last().map_or(Sequence(1), |last| last.seq.next());
                     assert_eq!(happened.seq, expected, "no gap in the order of events");
@@ -79,11 +80,11 @@ impl Kept {
                 return Err(format!("job {} is committed as {committed:?}, not {believed:?}", job.id));
             }
         }
-        let blocks = plane.blocks().iter().map(|(worker, shape, block)| block.row(worker, shape));
+        let blocks = plane.blocks().iter().map(|(worker, scope, block)| block.row(worker, scope));
         if !blocks.eq(self.blocks.values().cloned()) {
             return Err("the committed blocks are not the believed ones".to_owned());
         }
-        let quarantine = plane.quarantine().iter().map(|(shape, entry)| entry.row(shape));
+        let quarantine = plane.quarantine().iter().map(|(jobs, entry)| entry.row(&jobs));
         if !quarantine.eq(self.quarantine.values().cloned()) {
             return Err("the committed quarantine are not the believed ones".to_owned());
         }

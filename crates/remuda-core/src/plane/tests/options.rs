@@ -33,14 +33,14 @@ impl Story {
 
 #[test]
 fn fixed_retry_delay_does_not_grow() {
-    let settings = Settings { max_failures_before_block: 9, attempts_max: 9, ..Settings::default() };
+    let settings = Settings { max_failures_before_block: 9, infra_failures_max: 9, ..Settings::default() };
     let mut story = Story::with(settings);
     story.join("a");
     let job = story.submit_so("s", |it| it.retry_delay = seconds(20));
     for round in 1..=4 {
         story.is(job, &format!("running on a, attempt {round}"));
         let at = story.now.as_millis() / 1000;
-        story.fail("a", job, Cause::Job);
+        story.fail("a", job, Cause::Service);
         story.beat_to(at + 19, &["a"]);
         story.is(job, "queued");
         story.beat_to(at + 20, &["a"]);
@@ -149,35 +149,25 @@ fn a_node_limit_counts_from_the_last_progress_once_it_has_begun() {
 }
 
 #[test]
-fn with_a_single_worker_the_retry_runs_when_its_block_ends() {
-    let mut story = Story::new();
-    story.join("a");
-    let job = story.submit("s");
-    story.beat_to(10, &["a"]);
-    story.fail("a", job, Cause::Job);
-    assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
-    story.beat_to(69, &["a"]);
-    story.is(job, "queued");
-    assert_eq!(story.why(job), "all matching workers are blocked until 1970-01-01T00:01:10.000Z");
-    story.beat_to(70, &["a"]);
-    story.is(job, "running on a, attempt 2");
-    assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
-}
-
-#[test]
 fn a_block_at_threshold_three_comes_with_the_third_failure_and_says_what_failed() {
-    let settings = Settings { max_failures_before_block: 3, attempts_max: 9, ..Settings::default() };
-    let mut story = Story::with(settings);
+    let mut story = Story::with(Settings { max_failures_before_block: 3, ..Settings::default() });
     story.join("a");
+    story.join_busy("y");
     let metadata = detail([("user", "ada".into())]);
-    let job = story.submit_with("s", |it| it.job.metadata = metadata.clone()).unwrap();
+    let fail = |story: &mut Story| {
+        let job = story.submit_with("s", |it| {
+            (it.job.metadata, it.job.workflow_hash) = (metadata.clone(), shape("s"));
+        });
+        story.fail("a", job.clone().unwrap(), Cause::Service);
+        story.cancel(job.clone().unwrap()).unwrap();
+        job.unwrap()
+    };
     for second in [10, 20] {
-        story.fail("a", job, Cause::Job);
+        fail(&mut story);
         assert_eq!(story.news("client:"), Vec::<String>::new());
-        story.beat_to(second, &["a"]);
-        story.is(job, "running on a");
+        story.work_to(second, &["a", "y"]);
     }
-    story.fail("a", job, Cause::Job);
+    let job = fail(&mut story);
     assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
     let event = story.kept.events.iter().rfind(|it| it.kind == EventKind::ClientBlocked).unwrap();
     assert_eq!((event.job, &event.metadata), (Some(job), &metadata));
@@ -189,8 +179,7 @@ fn a_block_at_threshold_three_comes_with_the_third_failure_and_says_what_failed(
     assert_eq!(event.detail["workflow_hash"], accepted.workflow_hash.to_string());
     assert_eq!(event.detail["shape"], accepted.shape.to_string());
     // Nobody submits anything, and the job that failed is gone.
-    story.cancel(job).unwrap();
-    story.beat_to(80, &["a"]);
+    story.work_to(80, &["a", "y"]);
     assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
     let event = story.kept.events.iter().rfind(|it| it.kind == EventKind::ClientUnblocked).unwrap();
     assert_eq!(event.detail["failures"], 3);
@@ -201,7 +190,7 @@ fn who_was_only_counted_is_not_let_go() {
     let mut story = Story::with(Settings { max_failures_before_block: 3, ..Settings::default() });
     story.join("a");
     let job = story.submit("s");
-    story.fail("a", job, Cause::Job);
+    story.fail("a", job, Cause::Service);
     story.beat_to(5, &["a"]);
     story.complete("a", job);
     assert_eq!(story.news("client:"), Vec::<String>::new());

@@ -125,7 +125,7 @@ fn retry_does_not_wait_for_a_worker_that_takes_no_work() {
     story.send("b", sick, false).unwrap();
     let job = story.submit("s");
     story.is(job, "running on a, attempt 1");
-    story.fail("a", job, Cause::Job);
+    story.fail("a", job, Cause::Service);
     story.work_to(30, &["a"]);
     story.is(job, "running on a, attempt 2");
     let other = story.submit("t");

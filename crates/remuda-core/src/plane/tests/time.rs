@@ -10,7 +10,7 @@ fn a_clock_that_jumps_back_moves_no_lease_and_no_retry() {
     story.to(7200);
     story.poll("a");
     let job = story.submit("s");
-    story.fail("a", job, Cause::Job);
+    story.fail("a", job, Cause::Service);
     let JobState::Waiting { not_before } = *story.plane.job(job).unwrap().state() else { panic!() };
     story.join("b");
     // The hour that is lived through twice counts for no worker, and the retry fires once.
@@ -77,7 +77,7 @@ fn a_pause_of_ours_is_no_lack_of_progress() {
     story.beat_to(590, &["a"]);
     story.is(job, "running on a, attempt 1");
     story.beat_to(605, &["a"]);
-    story.is(job, "queued");
+    assert_eq!(story.kept.status(job).attempts[0].verdict, Some(crate::verdict::AttemptVerdict::Stuck));
 }
 
 /// Faults: K5.

@@ -147,8 +147,8 @@ fn what_is_unknown_is_refused_and_nothing_breaks() {
     let short = shape("s").short();
     for (event, refused) in [
         (
-            PlaneEvent::LiftBlock { worker: id("x"), shape: shape("s") },
-            format!("there is no block of worker x for shape {short}"),
+            PlaneEvent::LiftBlock { worker: id("x"), hash: shape("s") },
+            format!("there is no block of worker x for workflow or shape {short}"),
         ),
         (PlaneEvent::ReleaseShape { shape: shape("s") }, format!("there is no quarantine of shape {short}")),
     ] {

@@ -1,4 +1,4 @@
-//! Blocks over HTTP: shapes that a worker is not given for a while.
+//! Blocks over HTTP: workflows and shapes that a worker is not given for a while.
 
 use axum::Json;
 use axum::extract::State;
@@ -11,15 +11,18 @@ use super::super::{ApiError, Context};
 
 pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let blocks = context.plane.read(|plane, _| {
-        let blocks = plane.blocks().iter().map(|(worker, shape, block)| {
+        let blocks = plane.blocks().iter().map(|(worker, scope, block)| {
             json!({
                 "worker": worker,
-                "shape": shape,
+                "scope": scope.name(),
+                "shape": block.shape,
                 "failures": block.failures(),
                 "is_blocked": block.is_blocked(),
                 "until": block.until().to_string(),
                 "cooldown_seconds": block.cooldown.as_secs_f64(),
                 "workflow_hash": block.workflow_hash,
+                "tenant": block.tenant,
+                "cause": block.cause,
                 "reason": block.reason,
             })
         });
@@ -33,6 +36,6 @@ pub(in crate::http) async fn lift(
     Path((worker, shape)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let (worker, shape): (WorkerId, Shape) = (worker.parse()?, shape.parse()?);
-    context.plane.request(PlaneEvent::LiftBlock { worker: worker.clone(), shape }).await?;
+    context.plane.request(PlaneEvent::LiftBlock { worker: worker.clone(), hash: shape }).await?;
     Ok(Json(json!({ "worker": worker, "shape": shape, "lifted": true })))
 }

@@ -11,10 +11,11 @@ use super::super::{ApiError, Context};
 
 pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let shapes = context.plane.read(|plane, _| {
-        let shapes = plane.quarantine().iter().map(|(shape, suspect)| {
-            let row = suspect.row(shape);
+        let shapes = plane.quarantine().iter().map(|(jobs, suspect)| {
+            let row = suspect.row(&jobs);
             json!({
-                "shape": shape,
+                "shape": jobs.shape,
+                "tenant": jobs.tenant,
                 "is_quarantined": suspect.is_quarantined(),
                 "failed_on": row.failed_on,
                 "trial_at": row.trial_at.map(|at| at.to_string()),

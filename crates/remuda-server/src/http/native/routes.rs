@@ -70,7 +70,7 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .audited("fleet.reset_brake"),
     route!(GET "/remuda/v1/cost", Admin, cost::cost, "What machines cost, now and in a window (milliseconds); by fleet, tenant, job or hour")
         .query(&["from", "until", "by"]),
-    route!(GET "/remuda/v1/blocks", Admin, blocks::list, "Blocks: shapes that a worker is not given"),
+    route!(GET "/remuda/v1/blocks", Admin, blocks::list, "Blocks: workflows and shapes that a worker is not given"),
     route!(DELETE "/remuda/v1/blocks/{worker}/{shape}", Admin, blocks::lift, "Lift a block").audited("block.lift"),
     route!(GET "/remuda/v1/affinities", Admin, affinities::list, "Shapes with preferred or excluded workers"),
     route!(GET "/remuda/v1/affinities/{shape}", Admin, affinities::one, "One shape's preferred and excluded workers"),

@@ -215,24 +215,24 @@ fn write_documents(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(
 /// Blocks and quarantine.
 fn write_blocks_and_quarantine(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
     let mut text = Vec::new();
-    for ((worker, shape), block) in &merged.blocks {
+    for ((worker, scope), block) in &merged.blocks {
         match block {
             Some(row) => tx
                 .prepare_cached("INSERT OR REPLACE INTO blocks VALUES (?1, ?2, ?3)")?
-                .execute(params![worker.as_str(), shape.as_bytes(), json(&mut text, row)?])?,
+                .execute(params![worker.as_str(), scope.key(), json(&mut text, row)?])?,
             None => tx
                 .prepare_cached("DELETE FROM blocks WHERE worker = ?1 AND shape = ?2")?
-                .execute(params![worker.as_str(), shape.as_bytes()])?,
+                .execute(params![worker.as_str(), scope.key()])?,
         };
     }
-    for (shape, quarantine_row) in &merged.quarantine {
+    for (jobs, quarantine_row) in &merged.quarantine {
         match quarantine_row {
             Some(row) => tx
                 .prepare_cached("INSERT OR REPLACE INTO quarantine VALUES (?1, ?2)")?
-                .execute(params![shape.as_bytes(), json(&mut text, row)?])?,
+                .execute(params![jobs.key(), json(&mut text, row)?])?,
             None => tx
                 .prepare_cached("DELETE FROM quarantine WHERE shape = ?1")?
-                .execute(params![shape.as_bytes()])?,
+                .execute(params![jobs.key()])?,
         };
     }
     Ok(())

@@ -54,9 +54,10 @@ impl BlocksCommand {
 
 fn list(blocks: &[Value]) -> String {
     if blocks.is_empty() {
-        return "no blocks: every worker may run every shape".to_owned();
+        return "no blocks: every worker may run every workflow".to_owned();
     }
-    table_with_reason(&["WORKER", "SHAPE", "FAILURES", "BLOCKED", "REASON"], blocks.iter().map(row).collect())
+    let titles = ["WORKER", "SHAPE", "FOR", "FAILURES", "BLOCKED", "REASON"];
+    table_with_reason(&titles, blocks.iter().map(row).collect())
 }
 
 fn row(block: &Value) -> Vec<String> {
@@ -66,7 +67,12 @@ fn row(block: &Value) -> Vec<String> {
         "no".to_owned()
     };
     let [worker, failures, reason] = ["worker", "failures", "reason"].map(|name| cell(&block[name]));
-    vec![worker, short_shape(&block["shape"]), failures, blocked, reason]
+    let scope = match block["scope"].as_str() {
+        Some("workflow") => "one workflow".to_owned(),
+        Some("tenant") => format!("tenant {}", cell(&block["tenant"])),
+        Some(_) | None => "everyone".to_owned(),
+    };
+    vec![worker, short_shape(&block["shape"]), scope, failures, blocked, reason]
 }
 
 #[cfg(test)]
@@ -78,13 +84,14 @@ mod tests {
     #[test]
     fn blocks_are_listed_with_a_short_shape() {
         let block = |is_blocked| {
-            json!({ "worker": "red", "shape": "0123456789abcdef", "failures": 1, "is_blocked": is_blocked,
+            json!({ "worker": "red", "scope": "tenant", "tenant": "anna", "shape": "0123456789abcdef",
+                    "failures": 1, "is_blocked": is_blocked,
                     "until": "2026-11-15T12:03:10.042Z", "reason": "out of memory" })
         };
         let expected = "\
-WORKER  SHAPE         FAILURES  BLOCKED                         REASON
-red     0123456789ab  1         until 2026-11-15T12:03:10.042Z  out of memory
-red     0123456789ab  1         no                              out of memory";
+WORKER  SHAPE         FOR          FAILURES  BLOCKED                         REASON
+red     0123456789ab  tenant anna  1         until 2026-11-15T12:03:10.042Z  out of memory
+red     0123456789ab  tenant anna  1         no                              out of memory";
         assert_eq!(list(&[block(true), block(false)]), expected);
     }
 }

@@ -1,0 +1,235 @@
+//! Whose fault a failure is: errors that no further attempt can change are told at once, and nobody pays for another
+//! tenant's bad input (rows J6 to J10, J13).
+
+use super::*;
+use crate::service::{FailingNode, ServiceFault};
+use crate::wire::FinishedAttempt;
+
+fn of(tenant: &'static str) -> impl Fn(&mut JobSubmission) {
+    move |it| it.job.tenant = tenant.parse().unwrap()
+}
+
+impl Story {
+    /// The worker reports that a node raised this exception.
+    fn raise(&mut self, worker: &str, job: JobId, node: &str, exception: &str) {
+        self.fault(worker, job, ServiceFault::Node, |it| {
+            it.node = Some(Box::new(FailingNode {
+                id: node.to_owned(),
+                class: None,
+                exception: Some(exception.to_owned()),
+            }));
+        });
+    }
+
+    fn fault(
+        &mut self,
+        worker: &str,
+        job: JobId,
+        fault: ServiceFault,
+        change: impl FnOnce(&mut FinishedAttempt),
+    ) {
+        let held = self.hand(worker).held.remove(&job).expect("it holds the job");
+        let mut it = finished(job, held.attempt, AttemptOutcome::Failed, Some(fault.cause()));
+        it.fault = Some(fault);
+        change(&mut it);
+        let mut beat = self.beat_of(worker);
+        beat.finished = vec![it];
+        self.send(worker, beat, false).expect("a member may report");
+        self.poll(worker);
+    }
+
+    fn worker_of(&self, job: JobId) -> String {
+        self.kept.status(job).state.worker().expect("it runs").to_string()
+    }
+}
+
+/// Faults: J7.
+#[test]
+fn error_on_the_only_worker_is_told_at_once() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.raise("a", job, "4", "ValueError");
+    story.is(job, "failed: boom");
+    let again = story.submit_with("s", |it| it.job.workflow_hash = story_hash(job)).unwrap();
+    story.is(again, "running on a, attempt 1");
+}
+
+/// The exact workflow of a job of a story.
+fn story_hash(job: JobId) -> Hash {
+    Hash::digest(&job.as_u128().to_be_bytes())
+}
+
+/// Faults: J7, C12.
+#[test]
+fn error_is_tried_once_more_elsewhere_and_then_told_and_the_third_worker_is_spared() {
+    for fleet in [&["a", "b"][..], &["a", "b", "c"]] {
+        let mut story = Story::new();
+        fleet.iter().for_each(|worker| story.join(worker));
+        let job = story.submit("s");
+        let first = story.worker_of(job);
+        story.raise(&first, job, "4", "ValueError");
+        story.is(job, "running");
+        let second = story.worker_of(job);
+        assert_ne!(first, second);
+        story.raise(&second, job, "4", "ValueError");
+        story.is(job, "failed: boom");
+        assert_eq!(story.kept.status(job).attempt, Attempt(2));
+        assert!(story.kept.blocks.is_empty(), "it was the workflow's fault");
+    }
+}
+
+#[test]
+fn different_error_elsewhere_is_tried_again() {
+    let mut story = Story::new();
+    ["a", "b", "c"].iter().for_each(|worker| story.join(worker));
+    let job = story.submit("s");
+    for (exception, attempt) in [("ValueError", 2), ("KeyError", 3)] {
+        let worker = story.worker_of(job);
+        story.raise(&worker, job, "4", exception);
+        assert_eq!(story.kept.status(job).attempt, Attempt(attempt));
+    }
+    let worker = story.worker_of(job);
+    story.raise(&worker, job, "4", "OSError");
+    story.is(job, "failed: boom");
+}
+
+/// Faults: J7.
+#[test]
+fn error_is_told_at_once_while_the_others_are_busy() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.join("b");
+    story.submit("video");
+    story.raise("a", job, "4", "ValueError");
+    story.is(job, "failed: boom");
+}
+
+#[test]
+fn worker_that_alone_fails_a_shape_fails_no_job_while_the_others_are_busy() {
+    let mut story = Story::new();
+    story.join("b");
+    let done = story.submit("s");
+    story.complete("b", done);
+    story.submit("video");
+    story.join("a");
+    let job = story.submit("s");
+    story.raise("a", job, "4", "ImportError");
+    story.is(job, "queued");
+}
+
+#[test]
+fn job_that_asks_for_more_attempts_gets_them() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit_with("s", |it| it.job.attempts_max = Some(3)).unwrap();
+    for attempt in 1..=3 {
+        story.is(job, &format!("running on a, attempt {attempt}"));
+        story.raise("a", job, "4", "ValueError");
+        story.wait(5);
+        story.poll("a");
+    }
+    story.is(job, "failed: boom");
+}
+
+/// Faults: J6, V17.
+#[test]
+fn bad_workflow_of_one_tenant_never_delays_another_of_the_same_shape() {
+    let mut story = Story::new();
+    ["a", "b"].iter().for_each(|worker| story.join(worker));
+    for round in 0..6 {
+        let bad = story.submit_with("s", of("careless")).unwrap();
+        let good = story.submit_with("s", of("careful")).unwrap();
+        story.are(&[bad, good], "running");
+        let worker = story.worker_of(good);
+        story.complete(&worker, good);
+        for _ in 0..2 {
+            if story.plane.job(bad).is_some() {
+                let worker = story.worker_of(bad);
+                story.raise(&worker, bad, "1", "FileNotFoundError");
+            }
+        }
+        story.is(bad, "failed: boom");
+        story.wait(1);
+        ["a", "b"].iter().for_each(|worker| story.poll(worker));
+        assert_eq!(story.kept.status(good).attempt, Attempt(1), "round {round}");
+    }
+}
+
+/// Faults: J6.
+#[test]
+fn quarantine_fails_no_job_that_was_not_tried_and_holds_only_its_tenant() {
+    let fleet = ["a", "b", "c", "d"];
+    let mut story = Story::new();
+    fleet.iter().for_each(|worker| story.join(worker));
+    let bad: Vec<_> = (0..20).map(|_| story.submit_with("s", of("careless")).unwrap()).collect();
+    let mut failed = 0;
+    for _ in 0..200 {
+        let held = fleet.iter().find_map(|name| {
+            let job = *story.hands[*name].held.keys().find(|job| bad.contains(job))?;
+            Some((*name, job))
+        });
+        let Some((name, job)) = held else { break };
+        story.raise(name, job, "4", "ValueError");
+        failed += 1;
+    }
+    story.are(&bad, "failed: boom");
+    assert!(bad.iter().all(|job| story.kept.status(*job).attempt.0 >= 1), "each was tried");
+    assert!(failed >= 20);
+    let good = story.submit_with("s", of("careful")).unwrap();
+    story.is(good, "running");
+}
+
+/// Faults: J9.
+#[test]
+fn workflow_that_breaks_devices_is_poison_after_two_and_the_third_is_spared() {
+    let mut story = Story::new();
+    ["a", "b", "c"].iter().for_each(|worker| story.join(worker));
+    let job = story.submit("s");
+    for second in [5, 10] {
+        let worker = story.worker_of(job);
+        story.fault(&worker, job, ServiceFault::Device, |_| {});
+        story.beat_to(second, &["a", "b", "c"]);
+    }
+    story.is(job, "quarantined: poison: it crashed");
+    assert_eq!(story.kept.status(job).attempt, Attempt(2));
+}
+
+/// Faults: J8.
+#[test]
+fn server_that_an_operator_kills_twice_makes_no_poison() {
+    let mut story = Story::new();
+    ["a", "b", "c"].iter().for_each(|worker| story.join(worker));
+    let job = story.submit("s");
+    for second in [5, 10] {
+        let worker = story.worker_of(job);
+        story.fault(&worker, job, ServiceFault::Killed, |_| {});
+        story.beat_to(second, &["a", "b", "c"]);
+    }
+    story.is(job, "running");
+    assert!(story.kept.status(job).crashed_workers.is_empty());
+}
+
+/// Faults: J8, A11.
+#[test]
+fn job_whose_workers_vanish_is_tried_alone_before_it_is_poison() {
+    let mut story = Story::new();
+    ["a", "b"].iter().for_each(|worker| story.join(worker));
+    let job = story.submit("s");
+    for second in [40, 80] {
+        let worker = story.worker_of(job);
+        let other = if worker == "a" { "b" } else { "a" };
+        story.work_to(second, &[other]);
+        story.join_with("c", |join| join.slots = 2);
+        if second == 40 {
+            story.leave("c");
+        }
+    }
+    story.is(job, "running on c, attempt 3");
+    let beside = story.submit_with("t", |it| it.job.needs.pin = Some(id("c"))).unwrap();
+    story.work_to(85, &["c"]);
+    story.is(beside, "queued");
+    story.complete("c", job);
+    story.is(beside, "running on c");
+}
