@@ -146,7 +146,7 @@ pub(crate) fn beat(joined: &JoinReply, seq: u64, term: Term, finished: Vec<Finis
         metrics: serde_json::Map::new(),
         check: None,
         draining: false,
-            service_restarts: None,
+        service_restarts: None,
     }
 }
 

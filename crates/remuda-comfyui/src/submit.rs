@@ -188,7 +188,8 @@ impl Refusal {
 fn node_failure(nodes: &JsonMembers<NodeErrors>) -> ServiceFailure {
     let errors =
         || nodes.0.iter().flat_map(|(id, node)| node.errors.iter().map(move |error| (id, node, error)));
-    let all = |is: fn(&NodeError) -> bool| errors().next().is_some() && errors().all(|(_, _, error)| is(error));
+    let all =
+        |is: fn(&NodeError) -> bool| errors().next().is_some() && errors().all(|(_, _, error)| is(error));
     let fault = if all(NodeError::is_missing) {
         ServiceFault::Missing
     } else if all(|error| error.is_missing() || error.is_missing_input()) {
@@ -211,9 +212,9 @@ fn node_failure(nodes: &JsonMembers<NodeErrors>) -> ServiceFailure {
     }
     let failure = ServiceFailure::new(fault, message);
     match errors().next() {
-        Some((id, node, error)) => failure
-            .at_node(one_line(id, 40), node.class())
-            .with_exception(one_line(text(&error.kind), 80)),
+        Some((id, node, error)) => {
+            failure.at_node(one_line(id, 40), node.class()).with_exception(one_line(text(&error.kind), 80))
+        }
         None => failure,
     }
 }

@@ -173,8 +173,12 @@ impl Blocks {
             FailureReach::Shape => BlockScope::Shape(shape),
             FailureReach::Tenant => tenant(),
             FailureReach::Workflow if !evidence.completed_elsewhere => workflow,
-            FailureReach::Workflow if known().any(|block| block.tenant != job.tenant) => BlockScope::Shape(shape),
-            FailureReach::Workflow if known().any(|block| block.workflow_hash != job.workflow_hash) => tenant(),
+            FailureReach::Workflow if known().any(|block| block.tenant != job.tenant) => {
+                BlockScope::Shape(shape)
+            }
+            FailureReach::Workflow if known().any(|block| block.workflow_hash != job.workflow_hash) => {
+                tenant()
+            }
             FailureReach::Workflow => workflow,
         }
     }
@@ -197,13 +201,20 @@ impl Blocks {
     }
 
     /// The entries of one worker for which `is_meant` holds.
-    pub fn find_on(&self, worker: &WorkerId, is_meant: impl Fn(&Block) -> bool) -> Vec<(WorkerId, BlockScope)> {
+    pub fn find_on(
+        &self,
+        worker: &WorkerId,
+        is_meant: impl Fn(&Block) -> bool,
+    ) -> Vec<(WorkerId, BlockScope)> {
         let meant = self.0.get(worker).into_iter().flatten().filter(|(_, block)| is_meant(block));
         meant.map(|(scope, _)| (worker.clone(), scope.clone())).collect()
     }
 
     /// The entries for which `is_meant` holds.
-    pub fn find(&self, is_meant: impl Fn(&WorkerId, &BlockScope, &Block) -> bool) -> Vec<(WorkerId, BlockScope)> {
+    pub fn find(
+        &self,
+        is_meant: impl Fn(&WorkerId, &BlockScope, &Block) -> bool,
+    ) -> Vec<(WorkerId, BlockScope)> {
         let meant = self.iter().filter(|(worker, scope, block)| is_meant(worker, scope, block));
         meant.map(|(worker, scope, _)| (worker.clone(), scope.clone())).collect()
     }

@@ -372,8 +372,7 @@ impl Job {
     /// evidence that it was tried in isolation, and went down there too.
     fn is_poison(&self, settings: &Settings) -> bool {
         let is_direct = |past: &&PastAttempt| past.took_down == Some(CrashEvidence::Direct);
-        let direct: BTreeSet<_> =
-            self.attempts().iter().filter(is_direct).map(|past| &past.worker).collect();
+        let direct: BTreeSet<_> = self.attempts().iter().filter(is_direct).map(|past| &past.worker).collect();
         let limit = usize::from(settings.poison_after.max(1));
         direct.len() >= limit || !direct.is_empty() && self.crashed_workers().len() > limit
     }

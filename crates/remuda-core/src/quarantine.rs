@@ -270,8 +270,12 @@ mod tests {
             fail(&mut it, 0, worker, 1, false);
         }
         let worker = "a".parse().unwrap();
-        let evidence =
-            QuarantineEvidence { worker: &worker, job: JobId::from_u128(1), reason: "x", took_worker_down: false };
+        let evidence = QuarantineEvidence {
+            worker: &worker,
+            job: JobId::from_u128(1),
+            reason: "x",
+            took_worker_down: false,
+        };
         it.failed(at(0), &jobs(b"t", "t"), evidence, &Settings::default());
         assert_eq!(it.trim(1), Some(jobs(b"t", "t")));
         assert_eq!(it.trim(1), None);

@@ -242,7 +242,8 @@ pub(super) async fn last_record_of_an_object_wins(fixture: &impl StoreFixture) {
     let status = |id, status| Record::JobStatus { job: sample::id(id), status };
     let block = |failures| Record::Block(sample::block("gpu-1", 1, failures));
     let quarantine_row = |trials| Record::Quarantine(sample::quarantine_row(1, trials));
-    let lifted = || Record::BlockLifted { worker: worker("gpu-1"), scope: sample::block("gpu-1", 1, 0).scope };
+    let lifted =
+        || Record::BlockLifted { worker: worker("gpu-1"), scope: sample::block("gpu-1", 1, 0).scope };
     let records = vec![
         accepted(job(1), queued(1)),
         status(1, running(2, 1)),
@@ -267,8 +268,12 @@ pub(super) async fn last_record_of_an_object_wins(fixture: &impl StoreFixture) {
     assert_eq!(store.job(sample::id(2)).await.unwrap(), Some((job(2), completed(3, 1))));
 
     let forgotten = Record::WorkerForgotten { worker: worker("gpu-1") };
-    commit(&store, term, vec![lifted(), Record::QuarantineLifted(sample::quarantine_row(1, 0).jobs), forgotten])
-        .await;
+    commit(
+        &store,
+        term,
+        vec![lifted(), Record::QuarantineLifted(sample::quarantine_row(1, 0).jobs), forgotten],
+    )
+    .await;
     let stored = store.restore().await.unwrap();
     assert_eq!((stored.blocks, stored.quarantine, stored.workers), (vec![], vec![], vec![]));
 }

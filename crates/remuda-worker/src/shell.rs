@@ -133,7 +133,8 @@ impl Shell {
         // So that the very first beat carries the service's metrics.
         let metrics = self.complete(AgentEvent::Metrics(self.machine_metrics.clone()));
         let offer = offer.map(|offer| AgentEvent::CapabilitiesChanged(Box::new(offer)));
-        let exited = exited.map(|why| AgentEvent::Service(ServiceEvent::Exited { why, how: ServiceExit::Unknown }));
+        let exited =
+            exited.map(|why| AgentEvent::Service(ServiceEvent::Exited { why, how: ServiceExit::Unknown }));
         let began = [AgentEvent::StartChecked(check), AgentEvent::Started { found, incarnation: life }];
         for event in metrics.into_iter().chain(offer).chain(began).chain(exited) {
             let exit = self.step_agent(event).await;

@@ -121,7 +121,9 @@ fn run_that_its_workflow_blocked_is_told_from_one_whose_outputs_were_lost() {
         progress.was_blocked()
     };
     let error = |kind: &str| {
-        format!(r#"execution_error {{"node_id": "3", "exception_type": "{kind}", "exception_message": "no"}}"#)
+        format!(
+            r#"execution_error {{"node_id": "3", "exception_type": "{kind}", "exception_message": "no"}}"#
+        )
     };
     let (start, success) = ("execution_start {}", "execution_success {}");
     let executed = r#"executed {"node": "3", "output": {}}"#;

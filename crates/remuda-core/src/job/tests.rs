@@ -22,10 +22,7 @@ fn fail(attempt: u32, cause: Cause) -> JobEvent {
 fn fail_with(attempt: u32, cause: Cause, took_down: Option<CrashEvidence>) -> JobEvent {
     JobEvent::Fail {
         fence: fence(attempt),
-        failure: AttemptFailure {
-            took_down,
-            ..AttemptFailure::new(AttemptVerdict::Failed, cause, "boom")
-        },
+        failure: AttemptFailure { took_down, ..AttemptFailure::new(AttemptVerdict::Failed, cause, "boom") },
         retry_class: RetryClass::Retry,
     }
 }

@@ -101,7 +101,8 @@ impl Plane {
         worker.watch.signal(now);
         let age = now.since(worker.stored_at);
         let is_old = age >= ROW_EVERY || age >= COUNTS_EVERY && worker.counts != worker.stored_counts;
-        let has_restarted = beat.service_restarts > worker.service_restarts && worker.service_restarts.is_some();
+        let has_restarted =
+            beat.service_restarts > worker.service_restarts && worker.service_restarts.is_some();
         worker.service_restarts = beat.service_restarts.or(worker.service_restarts);
         if has_restarted {
             self.trust.service_restarted(now, id, &mut self.outbox);

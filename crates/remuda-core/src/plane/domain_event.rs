@@ -309,7 +309,12 @@ fn client_state(now: Timestamp, worker: &Worker) -> EventDescription<'_> {
 }
 
 /// A worker and a workflow that fail together.
-fn block_detail<'a>(kind: EventKind, scope: &BlockScope, block: &Block, reason: &str) -> EventDescription<'a> {
+fn block_detail<'a>(
+    kind: EventKind,
+    scope: &BlockScope,
+    block: &Block,
+    reason: &str,
+) -> EventDescription<'a> {
     let detail = [
         ("scope", scope.name().into()),
         ("shape", block.shape.to_string().into()),

@@ -170,7 +170,9 @@ impl<'a> Matching<'a> {
     /// Reasons that depend on the worker and the workflow, not on the single job.
     fn worker_obstacle(&self, job: &Job, worker: &Worker) -> Option<PassedOver> {
         match worker.availability(self.now) {
-            Availability::Ready if self.is_excluded(&job.kind.shape, &worker.id) => Some(PassedOver::Excluded),
+            Availability::Ready if self.is_excluded(&job.kind.shape, &worker.id) => {
+                Some(PassedOver::Excluded)
+            }
             Availability::Ready => self.trust.obstacle(self.now, job, &worker.id),
             unavailable => Some(PassedOver::Unavailable(unavailable)),
         }

@@ -10,7 +10,9 @@ use crate::block::{Block, BlockEvidence, BlockState, Blocks, FailureReach};
 use crate::cause::Cause;
 use crate::id::{Hash, Shape, Tenant, WorkerId, WorkflowHash};
 use crate::job::Job;
-use crate::quarantine::{Quarantine, QuarantineEntry, QuarantineEvidence, QuarantineState, QuarantineVerdict};
+use crate::quarantine::{
+    Quarantine, QuarantineEntry, QuarantineEvidence, QuarantineState, QuarantineVerdict,
+};
 use crate::record::{BlockRow, QuarantineRow, Record};
 use crate::scope::{BlockScope, TenantShape};
 use crate::service::ServiceFault;
@@ -228,9 +230,8 @@ impl Trust {
         let Evidence { job, cause, message, completed_elsewhere, .. } = *evidence;
         let failed =
             BlockEvidence { job, cause, reason: message, reach: evidence.reach(), completed_elsewhere };
-        let is_blocked = |blocks: &Blocks, scope: &BlockScope| {
-            blocks.get(worker, scope).is_some_and(Block::is_blocked)
-        };
+        let is_blocked =
+            |blocks: &Blocks, scope: &BlockScope| blocks.get(worker, scope).is_some_and(Block::is_blocked);
         let before = job.scopes().map(|scope| is_blocked(&self.blocks, &scope));
         let scope = self.blocks.failed(now, worker, &failed, settings);
         let was_blocked = job.scopes().iter().zip(before).any(|(of, was)| was && *of == scope);

@@ -42,7 +42,8 @@ impl Laws {
         let raised = failed.iter().filter(|one| one.fault == Some(ServiceFault::Node));
         let raised: BTreeSet<_> = raised.map(|one| &one.worker).collect();
         if is_bad && raised.len() > 1 && status.state.is_open() {
-            let what = format!("job {job} raised the same error on {raised:?} and is still {}", status.state.name());
+            let what =
+                format!("job {job} raised the same error on {raised:?} and is still {}", status.state.name());
             self.violated(Law::L7, at, what);
         }
     }
@@ -66,9 +67,8 @@ impl Laws {
         records: &[Record],
         scenario: &Scenario,
     ) {
-        let here: Vec<_> = failures_of(records, &row.scope, scenario)
-            .filter(|(_, one)| one.worker == row.worker)
-            .collect();
+        let here: Vec<_> =
+            failures_of(records, &row.scope, scenario).filter(|(_, one)| one.worker == row.worker).collect();
         let lacks_model = here.iter().any(|(_, one)| one.fault == Some(ServiceFault::Missing));
         match &row.scope {
             BlockScope::Shape(shape) => {
@@ -77,7 +77,8 @@ impl Laws {
                 tenants.extend(here.iter().map(|(job, _)| scenario.jobs[client_of(*job)].tenant.clone()));
                 let is_renewed = self.blocks.contains_key(&(row.worker.clone(), row.scope.clone()));
                 if !lacks_model && !is_renewed && tenants.len() < 2 {
-                    let what = format!("{} is kept from every tenant's jobs by the failure of one", row.worker);
+                    let what =
+                        format!("{} is kept from every tenant's jobs by the failure of one", row.worker);
                     self.violated(Law::S17, at, what);
                 }
             }
@@ -107,7 +108,8 @@ impl Laws {
         let is_enough = row.failed_on.len() >= usize::from(self.rules.suspect_shape_after);
         let is_proved = is_enough && row.failed_on.iter().all(has_evidence);
         if row.trial_at.is_some() && !is_proved {
-            let what = format!("a shape is quarantined, although {:?} do not speak against it", row.failed_on);
+            let what =
+                format!("a shape is quarantined, although {:?} do not speak against it", row.failed_on);
             self.violated(Law::S18, at, what);
         }
     }

@@ -247,7 +247,8 @@ impl Laws {
                 let pair = (worker.clone(), scope);
                 let is_trial = self.blocks.get(&pair).is_some_and(|(until, _)| since >= until);
                 if is_trial && !trials.insert(pair) {
-                    found = Some(format!("{worker} has more than one trial of what job {job} is blocked for"));
+                    found =
+                        Some(format!("{worker} has more than one trial of what job {job} is blocked for"));
                 }
             }
         }

@@ -73,7 +73,8 @@ impl Laws {
         let longest = now.plus(self.rules.block_cooldown_max);
         let mut found = None;
         for (worker, _, it) in plane.blocks().iter() {
-            let is_idle_trial = it.trial().is_some_and(|job| runs_on(plane, job).is_none_or(|on| on != worker));
+            let is_idle_trial =
+                it.trial().is_some_and(|job| runs_on(plane, job).is_none_or(|on| on != worker));
             if it.until() > longest || is_idle_trial {
                 found = Some(format!("{worker} is blocked for a shape until {}: {it:?}", it.until()));
             }

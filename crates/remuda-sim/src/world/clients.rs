@@ -142,9 +142,7 @@ impl World<'_> {
             deadline: None,
             attempts_max: plan.attempts_max,
             options,
-            key: plan
-                .has_key
-                .then(|| IdempotencyKey { key: key(client), fingerprint: hash }),
+            key: plan.has_key.then(|| IdempotencyKey { key: key(client), fingerprint: hash }),
             labels: BTreeMap::new(),
             metadata: serde_json::Map::new(),
         };

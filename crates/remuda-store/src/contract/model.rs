@@ -86,7 +86,9 @@ impl Model {
                     }
                 },
                 _ => match (rng.below(3), rng.below(4)) {
-                    (n, 0) => Record::QuarantineLifted(sample::quarantine_row(u8::try_from(n).unwrap(), 0).jobs),
+                    (n, 0) => {
+                        Record::QuarantineLifted(sample::quarantine_row(u8::try_from(n).unwrap(), 0).jobs)
+                    }
                     (n, trials) => {
                         let (n, trials) = (u8::try_from(n).unwrap(), u32::try_from(trials).unwrap());
                         Record::Quarantine(sample::quarantine_row(n, trials))

@@ -103,7 +103,11 @@ pub(crate) fn running(millis: u64, attempt: u32) -> JobStatus {
         out_of_memory: Some(8 << 30),
         verdict: Some(AttemptVerdict::Failed),
         fault: Some(ServiceFault::Memory),
-        node: Some(Box::new(FailingNode { id: "7".to_owned(), class: Some("KSampler".to_owned()), exception: Some("ValueError".to_owned()) })),
+        node: Some(Box::new(FailingNode {
+            id: "7".to_owned(),
+            class: Some("KSampler".to_owned()),
+            exception: Some("ValueError".to_owned()),
+        })),
         price: Some(Money::from_micros(690_000)),
         service: Some(Box::new(ServiceRow {
             service_job_id: "p".to_owned(),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::{ServiceEvent, ServiceExit};
 use remuda_core::service::models::{ModelOffer, OfferChange};
+use remuda_core::service::{ServiceEvent, ServiceExit};
 use remuda_models::{Escalation, ModelPool};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::{info, warn};
@@ -61,7 +61,12 @@ async fn escalated(context: &ModelContext, model: &str, why: String) {
     warn!(model, why, "model unavailable until one of its copies works again");
     send_offer(context).await;
     if change == OfferChange::Exhausted {
-        context.send(AgentEvent::Service(ServiceEvent::Exited { why: format!("{model}: {why}"), how: ServiceExit::Crashed })).await;
+        context
+            .send(AgentEvent::Service(ServiceEvent::Exited {
+                why: format!("{model}: {why}"),
+                how: ServiceExit::Crashed,
+            }))
+            .await;
     }
 }
 

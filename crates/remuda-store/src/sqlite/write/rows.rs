@@ -230,9 +230,9 @@ fn write_blocks_and_quarantine(tx: &Transaction<'_>, merged: &MergedRecords<'_>)
             Some(row) => tx
                 .prepare_cached("INSERT OR REPLACE INTO quarantine VALUES (?1, ?2)")?
                 .execute(params![jobs.key(), json(&mut text, row)?])?,
-            None => tx
-                .prepare_cached("DELETE FROM quarantine WHERE shape = ?1")?
-                .execute(params![jobs.key()])?,
+            None => {
+                tx.prepare_cached("DELETE FROM quarantine WHERE shape = ?1")?.execute(params![jobs.key()])?
+            }
         };
     }
     Ok(())
