@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::id::WorkerId;
+use crate::id::{JobId, WorkerId};
 use crate::need::Requirements;
 
 /// The size limit of everything submitted beside the workflow, as JSON: it stays in memory until the job has ended.
@@ -37,6 +37,9 @@ pub struct JobOptions {
     /// Called when the job has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
+    /// The ended job that this one runs again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_of: Option<JobId>,
 }
 
 impl JobOptions {

@@ -201,6 +201,9 @@ impl Worker {
         if !self.availability(now).is_ready() || self.line.is_closed() {
             return 0;
         }
+        if self.assignments.values().any(|hold| hold.is_isolated) {
+            return 0;
+        }
         let slots = self.slots.min(self.slots_observed.unwrap_or(u32::MAX));
         // An attempt being cancelled occupies its slot until it has stopped.
         let taken = self.assignments.len() + self.cancels.len();

@@ -63,9 +63,9 @@ enum Command {
     /// Example: remuda run workflow.json --set 3.seed=42 --input LoadImage.image=photo.png -o out
     #[command(after_long_help = run::EXAMPLES)]
     Run(run::RunCommand),
-    /// List jobs, newest first
+    /// List jobs, newest first, or run ended ones again
     ///
-    /// Example: remuda jobs --state failed --limit 20
+    /// Examples: remuda jobs --state failed --limit 20; remuda jobs retry --failed --since 1h
     Jobs(commands::JobsCommand),
     /// Explain a job's state: its attempts and the workers that could run it
     ///

@@ -1,5 +1,6 @@
 //! Jobs over HTTP: submit, read, list, cancel, explain.
 
+mod retry;
 mod why;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+pub(super) use self::retry::retry;
 pub(super) use self::why::why;
 
 use super::path::Path;
@@ -84,6 +86,7 @@ pub(super) async fn submit(
         node_limit: seconds("node_limit_seconds", body.node_limit_seconds)?,
         include_outputs: body.include_outputs,
         webhook: body.webhook,
+        retry_of: None,
     };
     let fields = SubmitFields {
         tenant: caller.tenant(body.tenant.as_ref())?,

@@ -20,6 +20,9 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .audited("job.cancel")
         .body(r#"{"reason": "no longer needed"}"#)
         .errors(&["ended"]),
+    route!(POST "/remuda/v1/jobs/{id}/retry", Client, jobs::retry, "Run an ended job again, as a new job that names it (`options.retry_of`)")
+        .audited("job.retry")
+        .errors(&["refused", "queue_full"]),
     route!(POST "/remuda/v1/workers", Worker, workers::join, "Join as a worker")
         .audited("worker.join")
         .body(r#"{"worker": "gpu-7", "services": ["exec"], "slots": 1}"#)

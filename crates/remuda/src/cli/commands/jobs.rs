@@ -1,8 +1,10 @@
 //! `remuda jobs` and `remuda cancel`.
 
+mod retry;
+
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use clap::builder::PossibleValuesParser;
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::record::StateRow;
@@ -19,7 +21,10 @@ use remuda_net::terminal::print_line;
 use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct JobsCommand {
+    #[command(subcommand)]
+    action: Option<JobsAction>,
     /// Only jobs in this state
     #[arg(long, value_parser = PossibleValuesParser::new(StateRow::NAMES))]
     state: Option<String>,
@@ -36,9 +41,19 @@ pub(crate) struct JobsCommand {
     connection: Connection,
 }
 
+#[derive(Debug, Subcommand)]
+enum JobsAction {
+    /// Run ended jobs again, as new jobs that name the old ones
+    #[command(after_help = retry::EXAMPLES)]
+    Retry(retry::RetryArgs),
+}
+
 impl JobsCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
+        if let Some(JobsAction::Retry(retry)) = self.action {
+            return retry.run(&client, &self.connection).await;
+        }
         let answer = request(&client, Method::GET, "/remuda/v1/jobs", &self.query()).await?;
         show(&self.connection, &answer, || match rows(&answer, "jobs") {
             [] => self.empty_message(),

@@ -35,6 +35,21 @@ async fn node_error_is_told_at_once_with_one_two_and_three_servers() {
     }
 }
 
+#[tokio::test]
+async fn ended_job_is_run_again_as_a_new_one_that_names_it() {
+    let stage = ComfyFixture::fake().await;
+    let workflow = picture(3).fail("error").saved();
+    let old = stage.submit(workflow.clone()).await;
+    failed(&stage.ended(&old).await, 1);
+    let (status, answer) = stage.post(&format!("/remuda/v1/jobs/{old}/retry"), &json!({})).await;
+    assert_eq!((status.as_u16(), &answer["retry_of"]), (201, &json!(old)), "{answer}");
+    let again = stage.ended(answer["id"].as_str().unwrap()).await;
+    assert_eq!((&again["state"], &again["options"]["retry_of"]), (&json!("failed"), &json!(old)), "{again}");
+    let long = stage.submit(picture(4).sleep(60.0, 600).saved()).await;
+    let (status, answer) = stage.post(&format!("/remuda/v1/jobs/{long}/retry"), &json!({})).await;
+    assert_eq!(status.as_u16(), 409, "{answer}");
+}
+
 /// Faults: J6.
 #[tokio::test]
 async fn misspelt_file_of_one_tenant_delays_no_other_tenant() {
