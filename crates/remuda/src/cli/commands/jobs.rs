@@ -4,8 +4,8 @@ mod retry;
 
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand};
 use clap::builder::PossibleValuesParser;
+use clap::{Args, Subcommand};
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::record::StateRow;
 use remuda_core::time::Timestamp;

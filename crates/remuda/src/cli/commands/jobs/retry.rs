@@ -56,7 +56,10 @@ impl RetryArgs {
         for job in jobs {
             match client.post(&format!("/remuda/v1/jobs/{job}/retry"), &json!({})).await {
                 Ok(answer) => show(connection, &answer, || {
-                    format!("{job} runs again as {}", escape_control(answer["id"].as_str().unwrap_or_default()))
+                    format!(
+                        "{job} runs again as {}",
+                        escape_control(answer["id"].as_str().unwrap_or_default())
+                    )
                 }),
                 Err(error) if error.is::<Unreachable>() => return Err(error),
                 Err(error) => {
