@@ -5,7 +5,7 @@ use super::{Plane, PlaneAnswer};
 use crate::id::{FleetId, MachineId};
 use crate::machine::WorkerState;
 use crate::provider::{Pod, ProviderError, ProviderErrorClass, ProviderEvent, offered_kind};
-use crate::rental::{RentalEvent, RentalPhase, ReturnCause};
+use crate::rental::{Rental, RentalEvent, RentalPhase, ReturnCause};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 
@@ -63,37 +63,41 @@ impl Plane {
         if rental.is_returning() {
             return self.fleets.request_return(now, machine, &mut self.outbox);
         }
-        let fleet = self.fleet(&rental.fleet);
+        let (id, phase, is_new) = (rental.fleet.clone(), rental.phase(), !rental.was_up());
+        match self.fault_of_pod(now, rental, pod) {
+            // It goes, but takes no attempts with it.
+            Some((_, wrong)) if phase == RentalPhase::Up => self.drain_rental(now, machine, None, &wrong),
+            Some((verdict, wrong)) if is_new => {
+                if verdict == AttemptVerdict::MachineRefused {
+                    self.fleets.expire_prices(&id);
+                }
+                self.give_up(now, machine, verdict, &wrong);
+            }
+            Some(_) | None => self.prepare(now, machine, pod),
+        }
+    }
+
+    /// What is wrong with a pod. A new one has to be what was agreed. For one that works already only the operator's
+    /// limit counts, because prices change.
+    fn fault_of_pod(&self, now: Timestamp, rental: &Rental, pod: &Pod) -> Option<(AttemptVerdict, String)> {
         let settings = self.settings.fleet(&rental.fleet);
-        let ordered = offered_kind(&rental.offer);
-        // A new machine has to be what was agreed. For one that works already only the operator's limit counts: prices
-        // change, and it takes its attempts with it.
-        let is_new = !rental.was_up();
-        let price_max = settings.and_then(|settings| settings.price_max);
-        let agreed = || settings.and_then(|settings| self.fleets.price_of(settings, &rental.offer));
-        let allowed = if is_new { agreed().or(rental.price) } else { price_max };
-        let wrong = if !pod.kind.is_empty() && !ordered.is_empty() && pod.kind != ordered {
+        let (ordered, is_new) = (offered_kind(&rental.offer), !rental.was_up());
+        if !pod.kind.is_empty() && !ordered.is_empty() && pod.kind != ordered {
             let why = format!("{} was delivered in place of {ordered}", pod.kind);
-            Some((AttemptVerdict::MachineRefused, why))
-        } else if let Some((price, allowed)) = pod.price.zip(allowed).filter(|(price, max)| price > max) {
+            return Some((AttemptVerdict::MachineRefused, why));
+        }
+        let agreed = || settings.and_then(|settings| self.fleets.price_of(settings, &rental.offer));
+        let allowed = if is_new { agreed().or(rental.price) } else { settings.and_then(|it| it.price_max) };
+        if let Some((price, allowed)) = pod.price.zip(allowed).filter(|(price, max)| price > max) {
             let why = format!("it costs {price} an hour, {allowed} was agreed");
-            Some((AttemptVerdict::MachineRefused, why))
-        } else {
-            // A machine that is already working has proven itself. One that comes after many failures is a trial,
-            // and a trial shows more than what its host once did.
-            let is_judged = is_new && !fleet.creation.is_trial(now);
-            let host = pod.host.as_deref().filter(|host| is_judged && fleet.is_bad_host(now, host));
-            host.map(|host| {
-                (AttemptVerdict::MachineLost, format!("its host {host} had a bad machine recently"))
-            })
-        };
-        if let Some((_, dearer)) = wrong.as_ref().filter(|_| rental.phase() == RentalPhase::Up) {
-            return self.drain_rental(now, machine, None, &dearer.clone());
+            return Some((AttemptVerdict::MachineRefused, why));
         }
-        if let Some((verdict, wrong)) = wrong.filter(|_| is_new) {
-            return self.give_up(now, machine, verdict, &wrong);
-        }
-        self.prepare(now, machine, pod);
+        // A machine that is already working has proven itself. One that comes after many failures is a trial, and a
+        // trial shows more than what its host once did.
+        let fleet = self.fleet(&rental.fleet);
+        let is_judged = is_new && !fleet.creation.is_trial(now);
+        let host = pod.host.as_deref().filter(|host| is_judged && fleet.is_bad_host(now, host))?;
+        Some((AttemptVerdict::MachineLost, format!("its host {host} had a bad machine recently")))
     }
 
     /// Moves a machine with all its workers; `cause` counts only if it is returned.

@@ -37,7 +37,7 @@ pub(super) struct Pods {
     quiet_until: BTreeMap<FleetId, u64>,
     /// Whether the plane counts the key of a fleet as refused.
     confirmed: BTreeMap<FleetId, bool>,
-    /// Calls in a row that were refused for the key.
+    /// Calls that were refused for the key since the last one that succeeded.
     refusals: BTreeMap<FleetId, u32>,
     /// When the return of each pod was last requested.
     return_requested: BTreeMap<PodId, u64>,
@@ -78,6 +78,8 @@ const CREATED_WITHIN: u64 = 50 * 60_000;
 /// After this many consecutive failures machines are created one at a time, `BRAKE_MIN` apart.
 const FAILURES_MAX: u32 = 3;
 const BRAKE_MIN: u64 = 50_000;
+/// How long a fleet waits after a rate limit that names no time.
+const RATE_WAIT: u64 = 60_000;
 /// Spending is noticed by the next cycle.
 const SPENT_MARGIN: Duration = Duration::from_secs(60);
 /// A return is requested every minute until the pod is gone, whatever else the provider refuses; clocks differ.
@@ -159,16 +161,25 @@ impl Laws {
             ProviderEvent::Priced { result } => result.as_ref().err(),
             ProviderEvent::Bootstrapped { .. } => None,
         };
-        let until = match fault {
-            Some(ProviderError { class: ProviderErrorClass::RateLimited, wait: Some(wait), .. }) => {
-                at + wait.as_millis() as u64
+        match fault {
+            // Without a hint it is a minute.
+            Some(ProviderError { class: ProviderErrorClass::RateLimited, wait, .. }) => {
+                let wait = wait.map_or(RATE_WAIT, |wait| wait.as_millis() as u64);
+                self.pods.quiet_until.insert(fleet.clone(), at + wait);
             }
-            _ => 0,
-        };
-        self.pods.quiet_until.insert(fleet.clone(), until);
+            None | Some(ProviderError { class: ProviderErrorClass::NotFound, .. }) => {
+                self.pods.quiet_until.remove(fleet);
+            }
+            // Other errors end no wait.
+            Some(_) => {}
+        }
         let refusals = self.pods.refusals.entry(fleet.clone()).or_default();
-        let is_refused = fault.is_some_and(|fault| fault.class == ProviderErrorClass::Auth);
-        *refusals = if is_refused { *refusals + 1 } else { 0 };
+        match fault.map(|fault| fault.class) {
+            Some(ProviderErrorClass::Auth) => *refusals += 1,
+            None | Some(ProviderErrorClass::NotFound) => *refusals = 0,
+            // Other errors say nothing about the key.
+            Some(_) => {}
+        }
     }
 
     /// A reloaded plane does not know of waits that were not committed.

@@ -71,6 +71,11 @@ impl Fleets {
         asked_at
     }
 
+    /// A machine costs more than its offer was said to: the prices have changed since they were asked for.
+    pub(in crate::plane) fn expire_prices(&mut self, id: &FleetId) {
+        self.lists.entry(id.clone()).or_default().priced_at = None;
+    }
+
     /// The provider refused the key. The next list confirms that, or shows that it was a mistake.
     pub(in crate::plane) fn key_refused(
         &mut self,

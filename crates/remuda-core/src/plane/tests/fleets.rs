@@ -33,6 +33,8 @@ struct Rented {
     loses_answers: bool,
     /// What every creation gets in place of a pod.
     refuses: Option<ProviderError>,
+    /// The price of every pod and offer.
+    price: Money,
     /// The host of every pod.
     host: Option<String>,
     /// What every return gets.
@@ -53,6 +55,7 @@ impl Rented {
             account: Vec::new(),
             loses_answers: false,
             refuses: None,
+            price: dollars("1"),
             host: None,
             refuses_returns: None,
             shows: None,
@@ -89,7 +92,7 @@ impl Rented {
                     None => {
                         self.created += 1;
                         let mut made = pod(&format!("p{}", self.created), &tag, PodStatus::Running, &offer);
-                        made.host.clone_from(&self.host);
+                        (made.price, made.host) = (Some(self.price), self.host.clone());
                         self.account.insert(0, made.clone());
                         Ok(made)
                     }
@@ -112,7 +115,7 @@ impl Rented {
                 ProviderEvent::Returned { pod, result: Ok(()) }
             }
             ProviderCall::Price => {
-                ProviderEvent::Priced { result: Ok([("any".to_owned(), dollars("1"))].into()) }
+                ProviderEvent::Priced { result: Ok([("any".to_owned(), self.price)].into()) }
             }
             ProviderCall::Bootstrap { machine, .. } => {
                 ProviderEvent::Bootstrapped { machine, result: Ok(()) }

@@ -138,6 +138,21 @@ fn machine_that_became_dearer_than_allowed_is_drained() {
     world.story.is(jobs[0], "running");
 }
 
+/// Faults: P18. The provider raised its price: what was agreed is asked for again, not refused for an hour.
+#[test]
+fn raised_price_of_an_offer_is_asked_for_when_a_machine_costs_more() {
+    let mut world = Rented::new(settings(|fleet| fleet.price_max = Some(dollars("3"))));
+    world.pass(10);
+    world.price = dollars("2");
+    world.jobs(1);
+    for _ in 0..180 {
+        world.pass(1);
+        world.join_all();
+    }
+    assert_eq!(world.phases(), ["up"], "{}", world.held_back());
+    assert!(world.created <= 3, "{} machines were needed to learn the price", world.created);
+}
+
 #[test]
 fn waiting_job_says_that_its_fleet_is_scaled_to_zero() {
     let mut world = Rented::new(settings(|_| {}));
