@@ -3,7 +3,7 @@
 use remuda_sim::{LAWS, Law, Sabotage, Trouble, Weather, WorldSettings, run};
 
 /// Worlds within which a sabotage must be detected.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 100;
 
 /// The weather in which each sabotage has an effect.
 fn weather(sabotage: Sabotage) -> Weather {

@@ -19,21 +19,12 @@ use crate::law::Law;
 const WAKING: Duration = Duration::from_secs(5);
 /// A witness has been up for this many milliseconds: its beats are regular.
 const WITNESS_SINCE: u64 = 60_000;
-/// A worker that was well for this many milliseconds has had time to beat.
-const SOUND_SINCE: u64 = 20_000;
 /// Verdicts are checked every second, and paced.
 const NOTICE: Duration = Duration::from_secs(5);
 
 impl Laws {
     /// S16 and L10: whoever is called silent was silent, and not because the plane was away.
-    pub(super) fn check_suspicions(
-        &mut self,
-        now: Timestamp,
-        at: u64,
-        plane: &Plane,
-        step: &Step,
-        hosts: &[Host],
-    ) {
+    pub(super) fn check_suspicions(&mut self, now: Timestamp, at: u64, plane: &Plane, step: &Step) {
         for record in &step.records {
             let Record::Event(event) = record else { continue };
             if event.kind == EventKind::ClientState
@@ -43,13 +34,13 @@ impl Laws {
                 if worker.presence == Presence::Online {
                     self.suspects.remove(&worker.id);
                 } else if is_new && worker.state != WorkerState::Terminated {
-                    self.check_suspicion(now, at, worker, hosts);
+                    self.check_suspicion(now, at, worker);
                 }
             }
         }
     }
 
-    fn check_suspicion(&mut self, now: Timestamp, at: u64, worker: &Worker, hosts: &[Host]) {
+    fn check_suspicion(&mut self, now: Timestamp, at: u64, worker: &Worker) {
         let silence = self.silence(now, &worker.id);
         let interval =
             if worker.assignments.is_empty() { self.rules.beat_idle } else { self.rules.beat_busy };
@@ -57,15 +48,15 @@ impl Laws {
             let what = format!("{} is {} and was heard {silence:?} ago", worker.id, worker.presence);
             self.violated(Law::S16, at, what);
         }
-        self.check_waking(now, at, &worker.id, hosts);
+        self.check_waking(now, at, &worker.id, silence);
     }
 
-    /// L10: a plane that was away judges no one when it wakes.
-    pub(super) fn check_waking(&mut self, now: Timestamp, at: u64, worker: &WorkerId, hosts: &[Host]) {
+    /// L10: a plane that was away calls no one silent when it wakes, unless that was due before.
+    fn check_waking(&mut self, now: Timestamp, at: u64, worker: &WorkerId, silence: Duration) {
         let awake = now.since(self.listens_since);
-        let mut its_hosts = hosts.iter().filter(|host| host.name() == worker);
-        if its_hosts.any(|host| is_sound(at, host)) && awake < WAKING {
-            self.violated(Law::L10, at, format!("{worker} was judged {awake:?} after the plane was away"));
+        if awake < WAKING && silence + MARGIN < self.rules.suspect_after {
+            let what = format!("{worker} was judged {awake:?} after the plane was away, and {silence:?} of silence");
+            self.violated(Law::L10, at, what);
         }
     }
 
@@ -126,12 +117,6 @@ impl Laws {
             }
         }
     }
-}
-
-/// Whether nothing was wrong with a host and its link for a while.
-fn is_sound(at: u64, host: &Host) -> bool {
-    let link = host.link.cut_up_until.max(host.link.cut_down_until);
-    host.agent.is_some() && at > host.started_at.max(host.paused_until).max(link) + SOUND_SINCE
 }
 
 /// Whether a host that no fault has touched beats regularly.

@@ -97,7 +97,7 @@ impl Laws {
         }
         self.record_heard(now, request, step, plane);
         self.check_assigned_workers_heard(now, at, step);
-        self.check_suspicions(now, at, plane, step, hosts);
+        self.check_suspicions(now, at, plane, step);
         self.check_ready(now, at, plane, step, hosts);
         match request {
             Some(PlaneRequest::Join { join, .. }) => self.check_join(at, plane, join, step),
@@ -161,7 +161,6 @@ impl Laws {
             AttemptVerdict::WorkerSilent => {
                 self.check_proof(now, at, &last.worker, hosts);
                 self.check_brake_release(now, at, &last.worker, hosts);
-                self.check_waking(now, at, &last.worker, hosts);
                 self.check_absence(at, &last.worker, silence);
                 (silence + MARGIN < self.rules.lease).then(|| format!("it was last heard {silence:?} ago"))
             }
