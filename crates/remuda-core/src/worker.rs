@@ -31,7 +31,7 @@ use crate::wire;
 
 pub use self::assignment::{Assignment, Overrun, PendingCancel};
 pub use self::availability::Availability;
-pub use self::line::Line;
+pub use self::line::WorkerLine;
 pub use self::report::ReportChange;
 
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub struct Worker {
     pub beat_seq: u64,
     /// It has sent a beat since the plane started; until then no order can reach it.
     pub has_beaten: bool,
-    pub line: Line,
+    pub line: WorkerLine,
     /// It is offline because nothing is heard of it, and what it holds stays with it until there is a proof that we hear.
     pub awaits_proof: bool,
     /// It has left: later messages were sent before that.
@@ -150,7 +150,7 @@ impl Worker {
             check: None,
             beat_seq: 0,
             has_beaten: true,
-            line: Line::Quiet,
+            line: WorkerLine::Quiet,
             awaits_proof: false,
             has_left: false,
             service_restarts: None,
@@ -274,8 +274,8 @@ impl Worker {
             self.reliability.mark_away(now);
         }
         (self.presence, self.changed_at) = (Presence::Offline, now);
-        if self.line == Line::Polling {
-            self.line = Line::Quiet;
+        if self.line == WorkerLine::Polling {
+            self.line = WorkerLine::Quiet;
         }
         reason.clone_into(&mut self.reason);
     }
@@ -383,7 +383,7 @@ impl Worker {
             check: row.check,
             beat_seq: 0,
             has_beaten: false,
-            line: Line::Quiet,
+            line: WorkerLine::Quiet,
             awaits_proof: false,
             has_left: false,
             service_restarts: None,

@@ -19,7 +19,7 @@ use crate::time::Timestamp;
 use crate::verdict::{AttemptFailure, AttemptVerdict, CrashEvidence};
 use crate::webhook::WebhookDelivery;
 use crate::wire::{AttemptOutcome, FinishedAttempt};
-use crate::worker::Line;
+use crate::worker::WorkerLine;
 
 /// A completed job without a returned value still has a result.
 const NO_RESULT: &str = "null";
@@ -44,7 +44,7 @@ impl Plane {
         let job = self.jobs.start(now, id, event, &self.settings);
         let job = job.expect("routing chose a job that is there and may start");
         worker.add_assignment(now, job, &self.settings);
-        let is_polling = worker.line == Line::Polling;
+        let is_polling = worker.line == WorkerLine::Polling;
         if self.trust.start(worker_id, job) {
             self.router.offer_again();
         }

@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 use crate::wire::{AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartOrder};
-use crate::worker::{Assignment, Line, PendingCancel};
+use crate::worker::{Assignment, WorkerLine, PendingCancel};
 use crate::workflow::JobKeys;
 
 /// A worker's row is stored at most this often because of beats alone.
@@ -63,7 +63,7 @@ impl Plane {
         if beat.seq <= worker.beat_seq {
             return Err(Refusal::StaleBeat { newest: worker.beat_seq });
         }
-        (worker.beat_seq, worker.line) = (beat.seq, Line::Quiet);
+        (worker.beat_seq, worker.line) = (beat.seq, WorkerLine::Quiet);
         let (seq, is_draining) = (beat.seq, beat.draining);
         let has_other_room = beat.slots.is_some_and(|slots| slots != worker.slots);
         // Not a beat that ends an attempt: a worker that overstates its slots would be retried after every job.
@@ -86,7 +86,7 @@ impl Plane {
         let Some(worker) = self.workers.get_mut(id) else { return Ok(PlaneAnswer::Reply(reply)) };
         let sends_drain = reply.drain && !is_draining && is_due(now, worker.drain_sent_at, again);
         if reply.is_empty() && !sends_drain && long_poll {
-            worker.line = Line::Polling;
+            worker.line = WorkerLine::Polling;
             return Ok(PlaneAnswer::Pending);
         }
         worker.drain_sent_at = Some(now).filter(|_| reply.drain);
@@ -300,7 +300,7 @@ impl Plane {
     /// Sends orders that arose while long polls were open, one reply per worker.
     pub(super) fn flush(&mut self, now: Timestamp) -> PlaneAnswer {
         for id in self.workers.take_undelivered() {
-            let Some(worker) = self.workers.get(&id).filter(|worker| worker.line == Line::Polling) else {
+            let Some(worker) = self.workers.get(&id).filter(|worker| worker.line == WorkerLine::Polling) else {
                 continue;
             };
             let seq = worker.beat_seq;
@@ -309,7 +309,7 @@ impl Plane {
                 continue;
             }
             if let Some(worker) = self.workers.get_mut(&id) {
-                worker.line = Line::Quiet;
+                worker.line = WorkerLine::Quiet;
                 worker.drain_sent_at = Some(now).filter(|_| reply.drain);
             }
             self.outbox.effect(PlaneEffect::SendOrders { worker: id, reply });
@@ -326,7 +326,7 @@ impl Plane {
     ) -> Result<PlaneAnswer, Refusal> {
         let worker = self.workers.expect(id)?;
         // A newer beat came before the end of the old one was noticed: nothing is missing.
-        if (worker.beat_seq, worker.line) == (seq, Line::Polling) {
+        if (worker.beat_seq, worker.line) == (seq, WorkerLine::Polling) {
             worker.close_line(now);
             self.workers.note_closed(id);
             self.workers.watch(now, id, &self.settings, &mut self.outbox);

@@ -17,7 +17,7 @@ use crate::rental::ReturnCause;
 use crate::time::Timestamp;
 use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
-use crate::worker::{Assignment, Line, Worker};
+use crate::worker::{Assignment, WorkerLine, Worker};
 
 /// No worker joins this often; a higher claim is nonsense.
 const INCARNATION_MAX: u64 = u64::MAX / 2;
@@ -246,7 +246,7 @@ impl Plane {
         // A worker that leaves closed its own connection; one removed by an operator is informed over its open long
         // poll.
         if token_hash.is_some() {
-            worker.line = Line::Quiet;
+            worker.line = WorkerLine::Quiet;
         }
         worker.awaits_proof = false;
         worker.reliability.mark_away(now);

@@ -19,7 +19,7 @@ use crate::time::Timestamp;
 const LINE_GRACE: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum WorkerLine {
     /// No request of it waits.
     Quiet,
     /// A long poll waits for orders.
@@ -30,19 +30,19 @@ pub enum Line {
     Gone,
 }
 
-impl Line {
+impl WorkerLine {
     pub fn is_closed(self) -> bool {
         match self {
-            Line::Closed { .. } | Line::Gone => true,
-            Line::Quiet | Line::Polling => false,
+            WorkerLine::Closed { .. } | WorkerLine::Gone => true,
+            WorkerLine::Quiet | WorkerLine::Polling => false,
         }
     }
 
     /// When the grace after a close ends.
     pub fn wake_at(self) -> Option<Timestamp> {
         match self {
-            Line::Closed { at } => Some(at.plus(LINE_GRACE)),
-            Line::Quiet | Line::Polling | Line::Gone => None,
+            WorkerLine::Closed { at } => Some(at.plus(LINE_GRACE)),
+            WorkerLine::Quiet | WorkerLine::Polling | WorkerLine::Gone => None,
         }
     }
 }
@@ -50,14 +50,14 @@ impl Line {
 impl Worker {
     /// The connection of its newest long poll was closed by its end.
     pub fn close_line(&mut self, now: Timestamp) {
-        self.line = Line::Closed { at: now };
+        self.line = WorkerLine::Closed { at: now };
     }
 
     /// True once, when no message followed a close within the grace.
     pub fn lose_line(&mut self, now: Timestamp) -> bool {
         let is_over = self.line.wake_at().is_some_and(|at| at <= now);
         if is_over {
-            self.line = Line::Gone;
+            self.line = WorkerLine::Gone;
         }
         is_over
     }

@@ -12,7 +12,7 @@ use crate::machine::Presence;
 use crate::plane::{DomainEvent, Outbox};
 use crate::settings::Settings;
 use crate::time::Timestamp;
-use crate::worker::Line;
+use crate::worker::WorkerLine;
 
 /// A verdict held back by the brake is checked again this much later.
 const HELD_VERDICT_RETRY: Duration = Duration::from_secs(1);
@@ -103,9 +103,9 @@ impl Workers {
             return Vec::new();
         }
         let polling =
-            self.known.values_mut().filter(|it| (it.presence, it.line) == (Presence::Online, Line::Polling));
+            self.known.values_mut().filter(|it| (it.presence, it.line) == (Presence::Online, WorkerLine::Polling));
         let asked = polling.take(ASKED_MAX).map(|worker| {
-            worker.line = Line::Quiet;
+            worker.line = WorkerLine::Quiet;
             worker.id.clone()
         });
         asked.collect()
