@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 use crate::wire::{AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartOrder};
-use crate::worker::{Assignment, WorkerLine, PendingCancel};
+use crate::worker::{Assignment, PendingCancel, WorkerLine};
 use crate::workflow::JobKeys;
 
 /// A worker's row is stored at most this often because of beats alone.
@@ -300,7 +300,8 @@ impl Plane {
     /// Sends orders that arose while long polls were open, one reply per worker.
     pub(super) fn flush(&mut self, now: Timestamp) -> PlaneAnswer {
         for id in self.workers.take_undelivered() {
-            let Some(worker) = self.workers.get(&id).filter(|worker| worker.line == WorkerLine::Polling) else {
+            let Some(worker) = self.workers.get(&id).filter(|worker| worker.line == WorkerLine::Polling)
+            else {
                 continue;
             };
             let seq = worker.beat_seq;

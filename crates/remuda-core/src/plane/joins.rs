@@ -17,7 +17,7 @@ use crate::rental::ReturnCause;
 use crate::time::Timestamp;
 use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
-use crate::worker::{Assignment, WorkerLine, Worker};
+use crate::worker::{Assignment, Worker, WorkerLine};
 
 /// No worker joins this often; a higher claim is nonsense.
 const INCARNATION_MAX: u64 = u64::MAX / 2;

@@ -21,7 +21,7 @@
 
 use std::fmt;
 
-use super::{WorkerLine, Worker};
+use super::{Worker, WorkerLine};
 use crate::machine::{Presence, WorkerState};
 use crate::time::Timestamp;
 
@@ -108,7 +108,9 @@ impl Worker {
             (WorkerState::Active, Presence::Suspect) => Availability::Suspect,
             (WorkerState::Active, Presence::Offline) => Availability::Offline,
             (WorkerState::Active, Presence::Online) if !self.has_beaten => Availability::Unheard,
-            (WorkerState::Active, Presence::Online) if self.line == WorkerLine::Gone => Availability::Disconnected,
+            (WorkerState::Active, Presence::Online) if self.line == WorkerLine::Gone => {
+                Availability::Disconnected
+            }
             (WorkerState::Active, Presence::Online) => {
                 let probation = self.probation.until().filter(|until| now < *until);
                 match (&self.unavailable_reason, probation) {

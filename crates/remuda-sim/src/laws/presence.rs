@@ -55,7 +55,8 @@ impl Laws {
     fn check_waking(&mut self, now: Timestamp, at: u64, worker: &WorkerId, silence: Duration) {
         let awake = now.since(self.listens_since);
         if awake < WAKING && silence + MARGIN < self.rules.suspect_after {
-            let what = format!("{worker} was judged {awake:?} after the plane was away, and {silence:?} of silence");
+            let what =
+                format!("{worker} was judged {awake:?} after the plane was away, and {silence:?} of silence");
             self.violated(Law::L10, at, what);
         }
     }

@@ -102,8 +102,10 @@ impl Workers {
         if !self.mass_loss.should_ask(now, settings) {
             return Vec::new();
         }
-        let polling =
-            self.known.values_mut().filter(|it| (it.presence, it.line) == (Presence::Online, WorkerLine::Polling));
+        let polling = self
+            .known
+            .values_mut()
+            .filter(|it| (it.presence, it.line) == (Presence::Online, WorkerLine::Polling));
         let asked = polling.take(ASKED_MAX).map(|worker| {
             worker.line = WorkerLine::Quiet;
             worker.id.clone()
