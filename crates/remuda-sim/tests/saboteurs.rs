@@ -92,7 +92,8 @@ fn troubles(sabotage: Sabotage) -> Vec<Trouble> {
         Sabotage::TrustOneList => vec![Trouble::ListOmits],
         Sabotage::ClaimForeignPods => vec![Trouble::ForeignPods],
         Sabotage::NoSweep => vec![Trouble::StoreRolledBack],
-        Sabotage::EndlessDrains | Sabotage::AssignToDrained => vec![Trouble::Operators],
+        Sabotage::EndlessDrains => vec![Trouble::Operators, Trouble::LimitsLowered],
+        Sabotage::AssignToDrained => vec![Trouble::Operators],
         Sabotage::NoCreationBrake => vec![Trouble::NeverRuns, Trouble::NoAgent, Trouble::BadGpu],
         Sabotage::AcceptAnyMachine => vec![Trouble::WrongGpu, Trouble::PricierPod],
         Sabotage::AdmitRetiredMachines => {
