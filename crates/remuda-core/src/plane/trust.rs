@@ -153,7 +153,8 @@ impl Trust {
             self.blocks.abandon_trial(&worker.id, job);
         } else {
             let scope = self.block(now, &worker.id, evidence, settings, outbox);
-            if !evidence.has_alternative {
+            let is_blocked = self.blocks.get(&worker.id, &scope).is_some_and(Block::is_blocked);
+            if is_blocked && !evidence.has_alternative {
                 self.lift(now, &worker.id, &scope, "no other worker could take it", outbox);
             }
         }

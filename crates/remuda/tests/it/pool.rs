@@ -320,7 +320,7 @@ async fn failed_job_names_cause() {
     let (sender, mut blocked) = mpsc::unbounded_channel();
     pool.on("client:blocked_workflow", move |event| drop(sender.send(event)));
     let failed = enqueue(&pool, workflow).await.await.unwrap_err();
-    assert!(matches!(&failed, JobError::Failed { cause: Cause::Job, attempts: 2, .. }), "{failed:?}");
+    assert!(matches!(&failed, JobError::Failed { cause: Cause::Job, attempts: 1, .. }), "{failed:?}");
     let event = blocked.recv().await.unwrap();
     assert_eq!(event.worker, Some(pool.workers().await.unwrap()[0].worker.clone()));
     let loose = json!({ "1": { "class_type": "SaveImage", "inputs": { "images": ["9", 0] } } });

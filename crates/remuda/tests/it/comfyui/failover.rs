@@ -33,11 +33,11 @@ async fn fleet(settings: &[&str], names: &[&str]) -> (Plane, Vec<Server>, Vec<Wo
 /// Faults: C13.
 #[tokio::test]
 async fn third_failure_blocks_at_threshold_three() {
-    let settings =
-        ["max_failures_before_block=3", "attempts_max=3", "block.cooldown=1h", "block.cooldown_max=1h"];
+    let settings = ["max_failures_before_block=3", "block.cooldown=1h", "block.cooldown_max=1h"];
     let stage = ComfyFixture::with(instant_server().await, &settings, &[]).await;
     let mut events = Stream::open(&stage, "?after=0&metadata.user=anna", None).await;
-    let submission = json!({ "workflow": picture(1).fail("error").saved(), "metadata": { "user": "anna" } });
+    let workflow = picture(1).fail("error").saved();
+    let submission = json!({ "workflow": workflow, "metadata": { "user": "anna" }, "attempts_max": 3 });
     let job = stage.submit_as(submission).await;
     let mut names = Vec::new();
     let blocked = loop {
@@ -58,19 +58,10 @@ async fn third_failure_blocks_at_threshold_three() {
         (&accepted["shape"], &accepted["workflow_hash"])
     );
     assert!(detail["until"].is_string(), "{detail}");
-    let blocks = stage.get("/remuda/v1/blocks").await;
-    assert_eq!(
-        (&blocks["blocks"][0]["failures"], &blocks["blocks"][0]["is_blocked"]),
-        (&json!(3), &json!(true))
-    );
-    // A job of the same shape waits and names the block; lifting the block lets it run.
-    let next = stage.submit(picture(2).fail("error").saved()).await;
-    let why = stage.why(&next).await;
-    assert!(why["reason"].as_str().unwrap().starts_with("all matching workers are blocked until"), "{why}");
-    assert_eq!(why["blocks"][0]["failures"], 3, "{why}");
-    let path = format!("/remuda/v1/blocks/{}/{}", stage.worker.name, accepted["shape"].as_str().unwrap());
-    assert_eq!(answered(stage.request(Method::DELETE, &path)).await.0, StatusCode::OK);
-    assert_eq!(stage.ended(&next).await["state"], "failed");
+    // No other worker could take it: the block ends at once, and nothing waits for it.
+    assert_eq!(stage.ended(&job).await["state"], "failed");
+    assert_eq!(stage.get("/remuda/v1/blocks").await["blocks"], json!([]));
+    completed_at_once(&stage.run(picture(2).saved()).await);
 }
 
 /// Faults: C14.
@@ -87,28 +78,17 @@ async fn block_ends_after_cooldown_without_submission() {
     assert_eq!(unblocked.data["detail"]["failures"], 1);
 }
 
-/// Faults: C14.
+/// Faults: J7.
 #[tokio::test]
-async fn retry_on_sole_worker_runs_when_block_ends() {
-    let stage =
-        ComfyFixture::with(instant_server().await, &["block.cooldown=2s", "attempts_max=2"], &[]).await;
-    let mut events = Stream::open(&stage, "?after=0", None).await;
-    let job = stage.submit(picture(1).fail("error").saved()).await;
-    let blocked = events.until("client:blocked_workflow").await;
-    let started = events.until("job:started").await;
-    assert_eq!((&started.data["job"], &started.data["detail"]["attempt"]), (&json!(job), &json!(2)));
-    let until = blocked.data["detail"]["until"].as_str().unwrap();
-    assert!(started.data["at"].as_str().unwrap() >= until, "{started:?} before {until}");
-    let ended = stage.ended(&job).await;
-    assert_eq!((&ended["state"], &ended["failures"]), (&json!("failed"), &json!(2)), "{ended}");
-}
-
-#[tokio::test]
-async fn exempt_sole_worker_retries_at_once() {
-    let settings = ["block.cooldown=1h", "block.cooldown_max=1h", "block.exempt_sole_worker=true"];
-    let stage = ComfyFixture::with(instant_server().await, &settings, &[]).await;
-    let ended = stage.run(picture(1).fail("error").saved()).await;
-    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(3)), "{ended}");
+async fn retries_that_a_job_asks_for_wait_for_no_block() {
+    for exempt in ["true", "false"] {
+        let exempt = format!("block.exempt_sole_worker={exempt}");
+        let settings = ["block.cooldown=1h", "block.cooldown_max=1h", &exempt];
+        let stage = ComfyFixture::with(instant_server().await, &settings, &[]).await;
+        let submission = json!({ "workflow": picture(1).fail("error").saved(), "attempts_max": 3 });
+        let ended = stage.ended(&stage.submit_as(submission).await).await;
+        assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(3)), "{ended}");
+    }
 }
 
 #[tokio::test]
@@ -316,11 +296,20 @@ async fn typed(plane: &Plane, arguments: &[&str]) -> String {
 #[tokio::test]
 async fn commands_list_and_lift_blocks_and_affinities() {
     let settings = ["block.cooldown=1h", "block.cooldown_max=1h"];
-    let stage = ComfyFixture::with(instant_server().await, &settings, &[]).await;
-    std::fs::write(stage.folder().join("bad.json"), picture(1).fail("error").saved().to_string()).unwrap();
+    let other = Server::fake(Options::default()).await;
+    let stage = ComfyFixture::with(Server::fake(Options::default()).await, &settings, &[]).await;
     let name = stage.worker.name.as_str();
-    let typed_run =
-        ["run", "bad.json", "--detach", "--prefer", name, "--attempts", "2", "--retry-delay", "0"];
+    // The file is on the other server only: the shape completes there, and then that server is busy.
+    let (_, content) = super::fixture::files(&stage, &stage.run(picture(7).saved()).await).await.remove(0);
+    super::inputs::upload(&other.url(), "only-there.png", &content).await;
+    let second = worker(&stage, "other", &other.url(), &[]).await;
+    std::fs::write(stage.folder().join("bad.json"), loaded(&json!("only-there.png")).to_string()).unwrap();
+    let done = typed(&stage, &["run", "bad.json", "--detach", "--pin", &second.name]).await.trim().to_owned();
+    assert_eq!(stage.ended(&done).await["state"], "completed");
+    let busy = json!({ "workflow": picture(8).sleep(600.0, 6000).saved(), "needs": { "pin": second.name } });
+    let busy = stage.submit_as(busy).await;
+    begun(&other, &busy, 1).await;
+    let typed_run = ["run", "bad.json", "--detach", "--prefer", name, "--retry-delay", "0"];
     let job = typed(&stage, &typed_run).await.trim().to_owned();
     let waiting =
         stage.job_until(&job, "is blocked", |it| it["reason"].as_str().unwrap().contains("blocked")).await;
@@ -328,10 +317,10 @@ async fn commands_list_and_lift_blocks_and_affinities() {
     let shape = waiting["shape"].as_str().unwrap();
     assert_contains_all(
         &typed(&stage, &["blocks"]).await,
-        &["BLOCKED", name, &shape[..12], "failed on request"],
+        &["BLOCKED", name, &shape[..12], "only-there.png"],
     );
     let lift = format!("`remuda blocks lift {name} {}` ends a block at once", &shape[..12]);
-    assert_contains_all(&typed(&stage, &["why", &job]).await, &["is blocked for this shape until", &lift]);
+    assert_contains_all(&typed(&stage, &["why", &job]).await, &["is blocked for it until", &lift]);
     // Excluded before the block is lifted: it waits for another worker.
     let set = typed(&stage, &["affinities", "set", "bad.json", "--exclude", name]).await;
     assert_contains_all(&set, &["EXCLUDED", &shape[..12], name]);
@@ -344,7 +333,8 @@ async fn commands_list_and_lift_blocks_and_affinities() {
         &typed(&stage, &["affinities", "remove", &shape[..8]]).await,
         &["may run anywhere again"],
     );
-    assert_eq!(stage.ended(&job).await["state"], "failed");
+    stage.cancel(&busy).await;
+    assert_eq!(stage.ended(&job).await["state"], "completed");
     let events = ["events", "--once", "--worker", name, "--name", "client", "--json"];
     assert_contains_all(
         &typed(&stage, &events).await,
