@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::id::Hash;
+use crate::verdict::CrashEvidence;
 
 fn worker(name: &str) -> WorkerId {
     name.parse().unwrap()

@@ -1,0 +1,79 @@
+//! What a job's attempts so far say: where it failed, how, and what went down with it.
+
+use std::collections::BTreeSet;
+
+use super::Job;
+use crate::cause::Cause;
+use crate::id::WorkerId;
+use crate::need::Capabilities;
+use crate::record::PastAttempt;
+use crate::scope::{BlockScope, TenantShape};
+use crate::service::{FailingNode, ServiceFault};
+use crate::settings::Settings;
+use crate::verdict::CrashEvidence;
+
+impl Job {
+    /// Whether enough distinct workers or services went down because of it: directly, or after so much circumstantial
+    /// evidence that it was tried in isolation, and went down there too.
+    pub(super) fn is_poison(&self, settings: &Settings) -> bool {
+        let is_direct = |past: &&PastAttempt| past.took_down == Some(CrashEvidence::Direct);
+        let direct: BTreeSet<_> = self.attempts().iter().filter(is_direct).map(|past| &past.worker).collect();
+        let limit = usize::from(settings.poison_after.max(1));
+        direct.len() >= limit || !direct.is_empty() && self.crashed_workers().len() > limit
+    }
+
+    /// Whether the next attempt runs alone on its worker: what went down with the job so far may have had another
+    /// reason, and this decides.
+    pub fn needs_isolation(&self, settings: &Settings) -> bool {
+        self.crashed_workers().len() >= usize::from(settings.poison_after.max(1))
+    }
+
+    /// The scopes of blocks that the job is in.
+    pub fn scopes(&self) -> [BlockScope; 3] {
+        [
+            BlockScope::Workflow(self.workflow_hash),
+            BlockScope::Tenant(self.tenant_shape()),
+            BlockScope::Shape(*self.kind.shape),
+        ]
+    }
+
+    pub fn tenant_shape(&self) -> TenantShape {
+        TenantShape { shape: *self.kind.shape, tenant: self.tenant.clone() }
+    }
+
+    /// Whether an attempt on another worker failed with the same error: the same node raised the same exception.
+    pub fn failed_alike_elsewhere(
+        &self,
+        worker: &WorkerId,
+        fault: Option<ServiceFault>,
+        node: Option<&FailingNode>,
+    ) -> bool {
+        let error = |node: Option<&FailingNode>| node.map(|it| (it.id.clone(), it.exception.clone()));
+        self.attempts().iter().any(|past| {
+            let is_job_fault = past.cause.is_some_and(Cause::is_job_fault);
+            is_job_fault
+                && past.worker != *worker
+                && past.fault == fault
+                && error(past.node.as_deref()) == error(node)
+        })
+    }
+
+    /// The workers on which an attempt failed by the job's own fault, as far as it was known then.
+    pub fn job_fault_workers(&self) -> impl Iterator<Item = &WorkerId> {
+        let is_own = |past: &&PastAttempt| past.cause.is_some_and(Cause::is_job_fault);
+        self.attempts().iter().filter(is_own).map(|past| &past.worker)
+    }
+
+    /// Whether an attempt on this worker failed before, for any cause.
+    pub fn has_failed_on(&self, worker: &WorkerId) -> bool {
+        self.attempts().iter().any(|attempt| attempt.worker == *worker && attempt.cause.is_some())
+    }
+
+    /// Whether another worker would be better, if there is one: an attempt failed on this one, or ran out of memory on
+    /// one that was no smaller.
+    pub fn should_avoid(&self, worker: &WorkerId, has: &Capabilities) -> bool {
+        let too_small = self.attempts().iter().filter_map(|attempt| attempt.out_of_memory).max();
+        self.has_failed_on(worker)
+            || too_small.is_some_and(|size| has.vram_bytes.is_some_and(|has| has <= size))
+    }
+}
