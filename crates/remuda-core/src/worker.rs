@@ -270,8 +270,6 @@ impl Worker {
         if is_proven {
             self.reliability.mark_stale(now, self.watch.seen_at());
             self.counts.went_stale += 1;
-        } else {
-            self.reliability.mark_away(now);
         }
         (self.presence, self.changed_at) = (Presence::Offline, now);
         if self.line == WorkerLine::Polling {

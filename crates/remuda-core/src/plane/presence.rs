@@ -103,15 +103,15 @@ impl Plane {
         }
         let reason = format!("no beat for {}", humanize(worker.watch.silent_for(now)));
         let seen_at = worker.watch.seen_at();
-        let change = if is_proven { PresenceChange::Stale(seen_at) } else { PresenceChange::Away };
+        let change = if is_proven { PresenceChange::Stale(seen_at) } else { PresenceChange::Unproven };
         worker.go_offline(now, &reason, is_proven);
         self.router.offer_again();
         self.workers.store(now, id, &mut self.outbox);
         if !was_offline {
             let event = DomainEvent::WorkerOffline { worker: id, reason: &reason };
             self.workers.publish(now, id, event, &mut self.outbox);
-            self.workers.update_machine_presence(now, id, change, &self.settings, &mut self.outbox);
         }
+        self.workers.update_machine_presence(now, id, change, &self.settings, &mut self.outbox);
         self.workers.alert_if_unreliable(now, id, &self.settings, &mut self.outbox);
     }
 

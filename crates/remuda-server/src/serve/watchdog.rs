@@ -19,9 +19,10 @@ const ROUNDS: u32 = 30;
 const EXIT_CODE: i32 = 70;
 /// A log that blocks, which may be what the event loop waits for, must not keep the process alive.
 const LOG_TIMEOUT: Duration = Duration::from_secs(1);
-/// For tests: another limit, and after how long the event loop is made to hang. Both in milliseconds.
-const LIMIT_VARIABLE: &str = "REMUDA_WATCHDOG_LIMIT_MS";
-const HANG_VARIABLE: &str = "REMUDA_WATCHDOG_TEST_HANG_MS";
+/// For tests: another limit, and after how long the event loop is made to hang. Both in milliseconds. They are no settings,
+/// so their names do not begin like those.
+const LIMIT_VARIABLE: &str = "__REMUDA_WATCHDOG_LIMIT_MS";
+const HANG_VARIABLE: &str = "__REMUDA_WATCHDOG_TEST_HANG_MS";
 
 /// The rounds in which the event loop did not tick.
 #[derive(Debug, Default)]

@@ -22,6 +22,8 @@ pub(in crate::plane) enum PresenceChange {
     /// With the time of the last beat.
     Stale(Timestamp),
     Away,
+    /// It is silent, and there is no proof that we hear: not held against it.
+    Unproven,
 }
 
 impl Workers {
@@ -82,6 +84,7 @@ impl Workers {
             PresenceChange::Up => it.mark_up(now),
             PresenceChange::Stale(seen_at) => it.mark_stale(now, seen_at),
             PresenceChange::Away => it.mark_away(now),
+            PresenceChange::Unproven => return,
         }
         if it.take_alert(now, settings.flaps_before_alert) {
             let stale_in_an_hour = it.stale_last_hour(now);

@@ -11,6 +11,8 @@ use crate::harness::{Gate, Plane, Stream, Worker, assert_contains_all, remuda, s
 /// A tenth of the defaults: beats every half second, a lease of three seconds.
 const TENTH: &[&str] = &[
     "lease=3s",
+    "order_grace=1s",
+    "plane_stall_max=2s",
     "beat.busy=500ms",
     "beat.suspect_after=1500ms",
     "beat.idle=3s",
@@ -28,7 +30,8 @@ fn talkative(gate: &Gate) -> String {
 async fn start_fleet(plane: &Plane, count: usize, command: &str) -> Vec<Worker> {
     let mut workers = Vec::new();
     for n in 0..count {
-        workers.push(Worker::start(plane, &format!("w{n}"), command).await);
+        let machine = format!("box-{n}");
+        workers.push(Worker::start_with(plane, &format!("w{n}"), command, &["--machine", &machine]).await);
     }
     workers
 }
@@ -155,7 +158,7 @@ async fn plane_that_hears_no_worker_keeps_their_jobs_and_says_so() {
 /// Faults: J4, C6, K2.
 #[tokio::test]
 async fn stopped_plane_goes_on_when_it_wakes_and_judges_no_one() {
-    let plane = Plane::plan(TENTH).variable("REMUDA_WATCHDOG_LIMIT_MS", "1500").start().await;
+    let plane = Plane::plan(TENTH).variable("__REMUDA_WATCHDOG_LIMIT_MS", "1500").start().await;
     let gate = Gate::closed(plane.folder(), "gate");
     let workers = start_fleet(&plane, 2, &gated(&gate)).await;
     let jobs = fill(&plane, &workers).await;
@@ -177,8 +180,8 @@ async fn stopped_plane_goes_on_when_it_wakes_and_judges_no_one() {
 #[tokio::test]
 async fn plane_whose_loop_hangs_ends_itself() {
     let mut plane = Plane::plan(TENTH)
-        .variable("REMUDA_WATCHDOG_LIMIT_MS", "1500")
-        .variable("REMUDA_WATCHDOG_TEST_HANG_MS", "500")
+        .variable("__REMUDA_WATCHDOG_LIMIT_MS", "1500")
+        .variable("__REMUDA_WATCHDOG_TEST_HANG_MS", "500")
         .start()
         .await;
     assert_eq!(plane.process.ended().await.code(), Some(70));
