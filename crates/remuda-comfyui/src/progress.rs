@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::message::ComfyuiMessage;
-use super::prompt::PromptNode;
+use super::prompt_node::PromptNode;
 
 /// Upper bound: a node that counts bytes as steps would hide all others.
 const WEIGHT_MAX: f64 = 200.0;

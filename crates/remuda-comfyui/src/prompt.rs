@@ -30,6 +30,7 @@ pub use self::asset::AssetRef;
 
 use self::chain::CHAIN_MAX;
 use self::graph::{SentGraph, SentNode};
+use super::prompt_node::PromptNode;
 use super::tag::{PromptTag, TAG};
 use remuda_net::text::one_line;
 
@@ -44,22 +45,6 @@ pub struct PreparedPrompt {
     id: String,
     body: Vec<u8>,
     nodes: BTreeMap<String, PromptNode>,
-}
-
-/// A node's class and title, for progress messages.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PromptNode {
-    pub class: String,
-    /// The title given by the author.
-    pub title: Option<String>,
-    /// Number of steps, if an input contains it.
-    pub steps: Option<f64>,
-}
-
-impl PromptNode {
-    pub fn name(&self) -> &str {
-        self.title.as_deref().unwrap_or(&self.class)
-    }
 }
 
 /// A workflow that was read for ComfyUI. Its assets are uploaded before the rest is prepared.

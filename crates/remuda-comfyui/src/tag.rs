@@ -6,7 +6,7 @@ use remuda_core::id::{Attempt, JobId, WorkerId};
 use serde::{Deserialize, Serialize};
 
 use super::json::{self, JsonMembers};
-use super::prompt::PromptNode;
+use super::prompt_node::PromptNode;
 
 /// The key in `extra_data`.
 pub(super) const TAG: &str = "remuda";

@@ -21,9 +21,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use remuda_comfyui::prompt::PromptNode;
 use remuda_comfyui::{
-    ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptTag, outputs,
+    ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptNode, PromptTag,
+    outputs,
 };
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
