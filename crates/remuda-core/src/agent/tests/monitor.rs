@@ -186,25 +186,33 @@ fn one_miss_between_two_sightings_counts_for_nothing() {
 
 /// Faults: V8.
 #[test]
-fn a_service_in_a_new_life_has_lost_it_for_sure() {
-    let mut agent = handing_in();
-    let restarted = AgentEvent::Probed {
+fn restarted_service_is_asked_twice_before_the_attempt_is_lost() {
+    let restarted = || AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
         incarnation: ServiceIncarnation(2),
         result: ProbeResult::Unknown,
     };
-    tell(
-        &mut agent,
-        vec![
-            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
-            (15, probed(ProbeResult::Running), &[]),
-            (20, AgentEvent::Service(ServiceEvent::SocketClosed { why: "reset".to_owned() }), &["probe 1 1"]),
-            (30, probed(no_answer()), &[]),
-            (5030, AgentEvent::Tick, &["probe 1 1"]),
-            (5040, restarted, &["failed (died)"]),
-        ],
-    );
+    let until_missed = || {
+        let mut agent = handing_in();
+        let closed = AgentEvent::Service(ServiceEvent::SocketClosed { why: "reset".to_owned() });
+        tell(
+            &mut agent,
+            vec![
+                (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+                (15, probed(ProbeResult::Running), &[]),
+                (20, closed, &["probe 1 1"]),
+                (30, probed(no_answer()), &[]),
+                (5030, AgentEvent::Tick, &["probe 1 1"]),
+                (5040, restarted(), &[]),
+                (6040, AgentEvent::Tick, &["probe 1 1"]),
+            ],
+        );
+        agent
+    };
+    tell(&mut until_missed(), vec![(6050, restarted(), &["failed (died)"])]);
+    // It took the attempt after its restart and wrote its history while it was asked.
+    tell(&mut until_missed(), vec![(6050, probed(succeeded()), &["collect 1 1"])]);
 }
 
 /// Faults: V8.
