@@ -6,6 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use remuda_core::service::outputs::shows_outputs;
+
 use super::message::ComfyuiMessage;
 use super::prompt_node::PromptNode;
 
@@ -24,6 +26,8 @@ pub struct ProgressTracker {
     is_blocked: bool,
     /// A node has announced an output.
     has_output: bool,
+    /// A node that always shows its outputs has run.
+    has_run_output_node: bool,
     /// The run ended in success, and every message since its start was heard.
     is_complete: bool,
     was_heard_from_start: bool,
@@ -78,6 +82,7 @@ impl ProgressTracker {
             running: None,
             is_blocked: false,
             has_output: false,
+            has_run_output_node: false,
             is_complete: false,
             was_heard_from_start: false,
         }
@@ -96,10 +101,11 @@ impl ProgressTracker {
         }
     }
 
-    /// Whether the workflow blocked nodes of its own, or gave none of its nodes anything to show. Only the socket reports
-    /// that; history then shows a success without outputs, which is also how a prompt looks whose outputs were lost.
+    /// Whether the workflow blocked nodes of its own: a node said so, or one that always shows its outputs ran and showed
+    /// none. Only the socket reports that; history then shows a success without outputs, which is also how a prompt looks
+    /// that was answered from a cache whose outputs are gone.
     pub fn was_blocked(&self) -> bool {
-        self.is_blocked || self.is_complete && !self.has_output
+        self.is_blocked || self.is_complete && self.has_run_output_node && !self.has_output
     }
 
     /// Applies a message and returns the change. Messages about other prompts are ignored.
@@ -163,6 +169,7 @@ impl ProgressTracker {
 
     fn begin(&mut self, node: &str) {
         let Some((id, part)) = self.parts.get_key_value(root(node, &self.parts)) else { return };
+        self.has_run_output_node |= shows_outputs(&part.class);
         self.phase.clone_from(&part.name);
         let id = id.clone();
         let before = self.running.replace(id.clone());

@@ -27,6 +27,11 @@ pub fn sends_images(class: &str) -> bool {
     class == SOCKET_CLASS
 }
 
+/// Whether a node of this class, once it has run, always has outputs to show.
+pub fn shows_outputs(class: &str) -> bool {
+    FILE_CLASSES.contains(&class)
+}
+
 /// What is missing from a run of these classes; empty classes mean that the workflow is not known any more. A run that
 /// produced nothing because the workflow itself blocked its nodes misses nothing.
 pub fn missing_outputs<'a>(
@@ -39,7 +44,7 @@ pub fn missing_outputs<'a>(
     }
     let (mut has_file_class, mut has_socket_class) = (false, false);
     for class in classes {
-        has_file_class |= FILE_CLASSES.contains(&class);
+        has_file_class |= shows_outputs(class);
         has_socket_class |= sends_images(class);
     }
     if has_socket_class && produced.socket_images == 0 {

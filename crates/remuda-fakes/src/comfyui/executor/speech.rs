@@ -14,7 +14,8 @@ impl Run {
         let is_end = matches!(kind, "executed" | "execution_success");
         let is_swallowed = faults.contains(&Fault::DropAllMessages)
             || (is_end && faults.contains(&Fault::DropCompletion))
-            || (kind == "executed" && faults.contains(&Fault::EmptyOutputs));
+            // Answered from a cache whose outputs are gone: no node runs, and none has anything to show.
+            || (matches!(kind, "executing" | "executed") && faults.contains(&Fault::EmptyOutputs));
         if !self.is_silent && !is_swallowed {
             self.server.sockets.post(self.client.as_deref(), kind, data);
         }
