@@ -250,7 +250,7 @@ impl Sabotage {
             Sabotage::FixedTimeLimit => core.stuck_policy = StuckPolicy::Age,
             Sabotage::BlockByHash => core.block_on = BlockOn::Exact,
             Sabotage::NoStartGrace | Sabotage::WallClockLeases | Sabotage::BlameForOwnFreeze => {
-                core.plane_stall_max = never
+                core.plane_stall_max = never;
             }
             Sabotage::EndlessBlocks => {
                 (core.block_cooldown, core.block_cooldown_max) = (never, never);

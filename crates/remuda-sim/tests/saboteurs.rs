@@ -6,6 +6,7 @@ use remuda_sim::{LAWS, Law, Sabotage, Trouble, Weather, WorldSettings, run};
 const SEEDS: u64 = 100;
 
 /// The weather in which each sabotage has an effect.
+#[expect(clippy::too_many_lines, reason = "one arm for each sabotage")]
 fn weather(sabotage: Sabotage) -> Weather {
     match sabotage {
         Sabotage::OneTenant => Weather::Fair,

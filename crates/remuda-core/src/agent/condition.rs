@@ -107,6 +107,7 @@ impl Default for ServiceCondition {
 
 impl ServiceCondition {
     /// The only place where the condition changes.
+    #[expect(clippy::too_many_lines, reason = "one table of states and events")]
     pub(super) fn apply(&mut self, now: Timestamp, event: ConditionEvent) -> Repair {
         use ConditionEvent as On;
         use ConditionState::{Freeing, GivenUp, Restarting, Testing, Well};

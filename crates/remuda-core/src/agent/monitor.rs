@@ -5,7 +5,7 @@
 //!               accepted            pending, running              succeeded
 //!  submitting ───────────▶ accepted ────────────────▶ (keep on) ──────────────▶ collecting ──▶ ended
 //!      │ reply lost           │ unknown: probe again after `unknown_recheck`, and
-//!      ▼                      └─ still unknown, or gone (in a newer service incarnation after 1 s): lost ──▶ ended
+//!      ▼                      └─ still unknown, or gone: lost ──▶ ended
 //!  unconfirmed ── unknown twice: submit the same id again
 //! ```
 //!
@@ -34,8 +34,6 @@ const PROBE_RETRY: Duration = Duration::from_secs(5);
 const EARLY_PROBE: Backoff = Backoff::new(EARLY_PROBE_MIN, Duration::from_millis(1280));
 const EARLY_PROBE_MIN: Duration = Duration::from_millis(40);
 const EARLY_PROBES_MAX: u8 = 6;
-/// How long after a restart an unknown attempt is asked for a second time.
-const RESTART_RECHECK: Duration = Duration::from_secs(1);
 /// How often one attempt is submitted before it is given up.
 const SUBMISSIONS_MAX: u8 = 3;
 /// How long after a cancellation the service is probed for it, and how often the cancellation is repeated.
@@ -298,39 +296,20 @@ impl Agent {
         } else if work.cancelled_at.is_some() && work.stage != Stage::Unconfirmed {
             // An unconfirmed submission is looked for twice, or it could start after it was reported as cancelled.
             self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Lost, "it was cancelled"));
-        } else if incarnation > work.incarnation {
-            self.lost_in_restart(now, job, asked);
         } else if trigger == ProbeTrigger::CompletionHint && work.probe.early_misses < EARLY_PROBES_MAX {
             let delay = EARLY_PROBE.delay(work.probe.early_misses.into());
             work.probe.early_misses += 1;
             (work.probe.recheck_at, work.probe.next) = (Some(now.plus(delay)), None);
         } else {
-            self.not_found(
-                now,
-                job,
-                asked,
-                ServiceFailure::new(ServiceFault::Lost, "the service does not know it"),
-            );
+            // Even a restart is only believed to have lost it when it is asked for twice: a history that someone cleared
+            // looks like a restart, and a service writes its history a moment after the run.
+            let failure = if incarnation > work.incarnation {
+                ServiceFailure::new(ServiceFault::Died, "the service restarted and lost it")
+            } else {
+                ServiceFailure::new(ServiceFault::Lost, "the service does not know it")
+            };
+            self.not_found(now, job, asked, failure);
         }
-    }
-
-    /// The service restarted and does not know it. It may have taken the attempt after its restart, before we noticed
-    /// that, and may be writing its history right now: so it is asked once more.
-    fn lost_in_restart(
-        &mut self,
-        now: Timestamp,
-        job: JobId,
-        (asked_at, trigger): (Timestamp, ProbeTrigger),
-    ) {
-        let Some(work) = self.held.get_mut(&job) else { return };
-        let since = *work.probe.missing_since.get_or_insert(now);
-        if asked_at.since(since) < RESTART_RECHECK {
-            work.probe.recheck_at = Some(since.plus(RESTART_RECHECK).max(now.plus(EARLY_PROBE_MIN)));
-            return;
-        }
-        let attempt = work.attempt;
-        let message = format!("the service restarted and lost it (seen {trigger})");
-        self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Died, message));
     }
 
     /// The service does not have it. The second not-found answer counts if its probe was sent long enough after the

@@ -93,14 +93,17 @@ impl Laws {
         }
     }
 
-    /// L3: attempts of dead workers are taken from them.
+    /// L3: attempts of dead workers are taken from them. A worker may die unnoticed between two idle beats and be given
+    /// work after that: that attempt counts from then.
     pub(crate) fn check_plane(&mut self, at: u64, plane: Option<(&Plane, Timestamp)>, hosts: &[Host]) {
         let Some((plane, now)) = plane else { return };
         let listens_now = now.since(self.stepped_at) < self.rules.plane_stall_max;
         let listens_long =
             listens_now && now.since(self.listens_since.max(self.braked_at)) > REASSIGNED_WITHIN;
         for worker in plane.workers().filter(|worker| !worker.assignments.is_empty() && listens_long) {
-            if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
+            let oldest = worker.assignments.values().map(|hold| now.since(hold.assigned_at)).max();
+            let is_held_long = oldest.is_some_and(|held_for| held_for > REASSIGNED_WITHIN);
+            if is_held_long && dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
                 let what = format!("{} is dead and holds {} jobs", worker.id, worker.assignments.len());
                 self.violated_once(Law::L3, at, what);
             }

@@ -8,7 +8,7 @@ use remuda_core::id::Term;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::{JobStatus, QuarantineRow, Record, StateRow, StoredState};
 use remuda_core::scope::{BlockScope, TenantShape};
-use remuda_core::service::{FailingNode, ProbeResult, ServiceIncarnation};
+use remuda_core::service::{FailingNode, ProbeResult, ServiceFailure, ServiceFault, ServiceIncarnation};
 use remuda_core::wire::{AttemptOutcome, FinishedAttempt, HeldAttempt, StartOrder};
 
 use super::World;
@@ -228,7 +228,8 @@ impl World<'_> {
         match (self.sabotage, seen) {
             (Some(Sabotage::RequeueOnNoAnswer), ProbeResult::NoAnswer(_)) => (status, ProbeResult::Unknown),
             (Some(Sabotage::TrustOneUnknown), ProbeResult::Unknown) => {
-                (ServiceIncarnation(status.0 + 1), ProbeResult::Unknown)
+                let failure = ServiceFailure::new(ServiceFault::Lost, "the service does not know it");
+                (status, ProbeResult::Failed(failure))
             }
             (Some(Sabotage::IgnoreServiceRestart), ProbeResult::Unknown)
                 if self.accepted_in.get(&key).is_some_and(|then| *then < status) =>

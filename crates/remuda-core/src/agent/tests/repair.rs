@@ -258,7 +258,9 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
                 told(&agent.step(at(20), remedy_done(ServiceRemedy::FreeMemory, Some("no answer"))));
             assert!(effects.contains(&"apply Restart".to_owned()), "{effects:?}");
         }
-        let effects = agent.step(at(5000), died(2));
+        agent.step(at(5000), died(2));
+        agent.step(at(10_000), AgentEvent::Tick);
+        let effects = agent.step(at(10_010), died(2));
         let faults = effects.iter().filter_map(|effect| match effect {
             AgentEffect::Beat { beat, .. } => beat.finished.first()?.fault,
             _ => None,
@@ -278,13 +280,15 @@ fn exited_service_restarts_and_its_attempt_is_suspect_unless_it_was_killed() {
         let mut agent = holding();
         let ended = news(ServiceEvent::Exited { why: "Segmentation fault".to_owned(), how });
         assert!(told(&agent.step(at(10), ended)).contains(&"apply Restart".to_owned()));
-        let lost = AgentEvent::Probed {
+        let lost = || AgentEvent::Probed {
             job: id(1),
             attempt: Attempt(1),
             incarnation: ServiceIncarnation(2),
             result: ProbeResult::Unknown,
         };
-        agent.step(at(5000), lost);
+        agent.step(at(5000), lost());
+        agent.step(at(10_000), AgentEvent::Tick);
+        agent.step(at(10_010), lost());
         let finished = agent.finished.values().next().unwrap();
         assert_eq!(finished.fault, Some(fault), "{how:?}");
     }
