@@ -158,6 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one row for each exception")]
     fn exceptions_are_classified_by_type_and_message() {
         let cases = [
             ("ValueError", "research: deliberate failure\n", ServiceFault::Node),

@@ -225,7 +225,7 @@ async fn refusal_says_whether_another_server_could_run_it() {
         (with_node("NoSuchClass", &json!({})), ServiceFault::Missing, "NoSuchClass"),
         (
             json!({"1": {"class_type": "LoadImage", "inputs": {"image": "absent.png"}}, "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}),
-            ServiceFault::Missing,
+            ServiceFault::Node,
             "absent.png",
         ),
         (too_small, ServiceFault::Graph, "node 1 (EmptyImage), input width"),

@@ -199,8 +199,7 @@ impl Job {
                 JobState::Running { worker, incarnation, started_at },
                 JobEvent::Fail { fence, failure, retry_class },
             ) if fence == self.fence(incarnation) => {
-                let (cause, message) =
-                    self.remember_failure(now, worker.clone(), started_at, failure, retry_class);
+                let (cause, message) = self.remember_failure(now, worker, started_at, failure, retry_class);
                 let state = self.after_failure(now, cause, message, settings);
                 self.apply_retry_class(now, retry_class, state)
             }

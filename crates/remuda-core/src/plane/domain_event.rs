@@ -164,6 +164,7 @@ impl<'a> From<FleetEvent<'a>> for DomainEvent<'a> {
 }
 
 impl<'a> DomainEvent<'a> {
+    #[expect(clippy::too_many_lines, reason = "one arm for each event")]
     pub(super) fn describe(self, now: Timestamp) -> EventDescription<'a> {
         use EventDescription as It;
         use EventKind as Kind;

@@ -28,7 +28,7 @@ impl Plane {
                     self.fleets.provider_answered(fleet, &mut self.outbox);
                 }
                 Err(fault) => {
-                    self.fleets.provider_failed(now, fleet, ("return", None), &fault, &mut self.outbox)
+                    self.fleets.provider_failed(now, fleet, ("return", None), &fault, &mut self.outbox);
                 }
             },
             ProviderEvent::Priced { result: Ok(prices) } => {

@@ -150,10 +150,8 @@ async fn go_stale(plane: &Plane, round: u64) {
         seq: 0,
     };
     hand.say(&json!([]), &json!([])).await;
-    wait_until("it counts as stale", async || {
-        (plane.worker("w").await["went_stale"] == round).then_some(())
-    })
-    .await;
+    wait_until("it counts as stale", async || (plane.worker("w").await["went_stale"] == round).then_some(()))
+        .await;
 }
 
 #[tokio::test]

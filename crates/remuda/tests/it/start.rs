@@ -137,7 +137,7 @@ async fn run_command_runs_job() {
     let job = plane.jobs().await[0]["id"].as_str().unwrap().to_owned();
     let (code, said) = run(plane.folder(), &["why", &job, "--url", &plane.url]).await;
     assert_eq!(code, 0, "{said}");
-    assert_contains_all(&said, &["exit code 9: bad luck", "failures of the job: 3"]);
+    assert_contains_all(&said, &["exit code 9: bad luck", "failures of the job: 1"]);
 }
 
 #[tokio::test]

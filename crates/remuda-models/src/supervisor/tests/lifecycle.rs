@@ -44,6 +44,10 @@ fn copy(events: Vec<CopyEvent>) -> ModelCopy {
     copy
 }
 
+/// The events that lead to a state, from those that follow a start.
+type Prepare = fn(&dyn Fn(Vec<CopyEvent>) -> Vec<CopyEvent>) -> Vec<CopyEvent>;
+type Happen = fn() -> CopyEvent;
+
 fn shown(state: &CopyState) -> &'static str {
     match state {
         CopyState::Draining(Some(_)) => "draining, with a batch",
@@ -60,7 +64,7 @@ fn table() -> String {
     use CopyEvent::{Die, Drain, RunEnded, Test};
     let ready = || vec![Test(RunId(1)), RunEnded(RunId(1))];
     let after = |more: Vec<CopyEvent>| ready().into_iter().chain(more).collect::<Vec<_>>();
-    let states: [fn(&dyn Fn(Vec<CopyEvent>) -> Vec<CopyEvent>) -> Vec<CopyEvent>; 7] = [
+    let states: [Prepare; 7] = [
         |_| vec![],
         |_| vec![Test(RunId(1))],
         |after| after(vec![]),
@@ -69,7 +73,7 @@ fn table() -> String {
         |after| after(vec![Drain]),
         |_| vec![Die(ExitReason::Requested)],
     ];
-    let events: [(&str, fn() -> CopyEvent); 6] = [
+    let events: [(&str, Happen); 6] = [
         ("it is tested", || Test(RunId(1))),
         ("a batch is sent to it", batch),
         ("its test is over", || RunEnded(RunId(1))),
