@@ -53,7 +53,7 @@ fn document() -> String {
         ),
         (
             "Worker: life",
-            "`worker.rs`, `cycle.rs`. Changed by operators, by the worker and by the control cycle.",
+            "`worker/life.rs`, `cycle.rs`. Changed by operators, by the worker and by the control cycle.",
             worker_life(),
         ),
         (
@@ -152,7 +152,7 @@ fn stored(state: WorkerState) -> Story {
 }
 
 fn worker_life() -> String {
-    let shown = |story: &Story| story.plane.worker(&id("a")).expect("it has joined").state.to_string();
+    let shown = |story: &Story| story.plane.worker(&id("a")).expect("it has joined").state().to_string();
     cross(
         &[
             ("spawning", || stored(WorkerState::Spawning)),

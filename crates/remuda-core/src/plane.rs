@@ -36,14 +36,13 @@ use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::id::{JobId, MachineId, Sequence, Term, WorkerId};
 use crate::job::{Job, JobState};
-use crate::machine::Presence;
 use crate::quarantine::Quarantine;
 use crate::record::{AcceptedJob, JobStatus, StoredState};
 use crate::refusal::Refusal;
 use crate::reliability::Reliability;
 use crate::settings::Settings;
 use crate::time::Timestamp;
-use crate::worker::Worker;
+use crate::worker::{ContactEvent, Worker};
 
 mod assign;
 mod attempts;
@@ -166,7 +165,7 @@ impl Plane {
                     // The previous plane may have sent the order.
                     (hold.sends, hold.is_inherited) = (1, true);
                 }
-                worker.awaits_proof = worker.presence == Presence::Offline;
+                worker.contact(ContactEvent::FoundHolding);
             }
             self.trust.start(worker, job);
         }

@@ -1,16 +1,13 @@
 //! A worker as the plane sees it: lifecycle state, presence, assigned attempts, and speed.
 //!
-//! ```text
-//!  state:     spawning ──▶ active ──drain──▶ terminating ──nothing held──▶ terminated
-//!                 └──────────┴──▶ error
-//!  presence:  online ──silence──▶ suspect ──more silence──▶ offline      (any beat of this incarnation: online)
-//! ```
+//! `life` has its two states and what moves them.
 //!
 //! Two sources say what a worker holds: the plane's orders and the worker's beats. An assignment is *sent* once an
 //! order went out, and *confirmed* once a beat listed it; a confirmed assignment that a later beat omits is lost.
 
 mod assignment;
 mod availability;
+mod life;
 mod line;
 mod report;
 
@@ -31,8 +28,11 @@ use crate::wire;
 
 pub use self::assignment::{Assignment, Overrun, PendingCancel};
 pub use self::availability::Availability;
+pub use self::life::{ContactEvent, LifeEvent};
 pub use self::line::WorkerLine;
 pub use self::report::ReportChange;
+
+use self::life::{Contact, Life};
 
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -41,8 +41,8 @@ pub struct Worker {
     pub fleet: Option<FleetId>,
     pub incarnation: Incarnation,
     pub token_hash: Hash,
-    pub state: WorkerState,
-    pub presence: Presence,
+    life: Life,
+    contact: Contact,
     pub services: BTreeSet<Service>,
     pub slots: u32,
     /// Lowered when the worker rejected a job although it had reported a free slot.
@@ -72,8 +72,6 @@ pub struct Worker {
     /// It has sent a beat since the plane started; until then no order can reach it.
     pub has_beaten: bool,
     pub line: WorkerLine,
-    /// It is offline because nothing is heard of it, and what it holds stays with it until there is a proof that we hear.
-    pub awaits_proof: bool,
     /// It has left: later messages were sent before that.
     pub has_left: bool,
     /// How often its service has started again, by its last beat that said so.
@@ -83,8 +81,6 @@ pub struct Worker {
     pub cancels: BTreeMap<(JobId, Attempt), PendingCancel>,
     /// When a reply last said that it is drained.
     pub drain_sent_at: Option<Timestamp>,
-    /// When a drain ends; attempts that still run are requeued then.
-    pub drain_until: Option<Timestamp>,
     /// The last shapes it ran, newest first.
     warm: Vec<Shape>,
     run_times: BTreeMap<Shape, Duration>,
@@ -126,8 +122,8 @@ impl Worker {
             fleet: join.fleet.clone(),
             incarnation,
             token_hash,
-            state: WorkerState::Active,
-            presence: Presence::Online,
+            life: Life::Active,
+            contact: Contact::Online,
             services: join.services.clone(),
             slots: join.slots,
             slots_observed: None,
@@ -151,19 +147,22 @@ impl Worker {
             beat_seq: 0,
             has_beaten: true,
             line: WorkerLine::Quiet,
-            awaits_proof: false,
             has_left: false,
             service_restarts: None,
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_sent_at: None,
-            drain_until: None,
             warm: Vec::new(),
             run_times: BTreeMap::new(),
             idle_since: now,
             stored_at: now,
             stored_counts: AttemptCounts::default(),
         }
+    }
+
+    /// It runs on a rented machine and gets no work before that is up.
+    pub fn join_fleet(&mut self, fleet: FleetId, machine: WorkerState) {
+        (self.life, self.fleet) = (Life::restore(machine, None), Some(fleet));
     }
 
     /// Silence allowed while it holds nothing: its own limit, that of its fleet, or the plane's.
@@ -271,7 +270,8 @@ impl Worker {
             self.reliability.mark_stale(now, self.watch.seen_at());
             self.counts.went_stale += 1;
         }
-        (self.presence, self.changed_at) = (Presence::Offline, now);
+        self.contact(ContactEvent::Silent { is_proven });
+        self.changed_at = now;
         if self.line == WorkerLine::Polling {
             self.line = WorkerLine::Quiet;
         }
@@ -289,12 +289,8 @@ impl Worker {
 
     /// When time alone changes something.
     pub fn wake_at(&self, now: Timestamp, settings: &Settings) -> Option<Timestamp> {
-        let silence = match self.presence {
-            Presence::Offline if !self.awaits_proof => None,
-            Presence::Online | Presence::Suspect | Presence::Offline => {
-                Some(self.watch.wake_at(self.limits(settings)))
-            }
-        };
+        let is_judged = self.presence() == Presence::Offline && !self.awaits_proof();
+        let silence = (!is_judged).then(|| self.watch.wake_at(self.limits(settings)));
         let stuck = self.assignments.values().map(|hold| hold.overrun_at(None, settings).0).min();
         let probation = self.probation.until().filter(|until| now < *until);
         [silence, stuck, probation, self.line.wake_at()].into_iter().flatten().min()
@@ -307,8 +303,8 @@ impl Worker {
             fleet: self.fleet.clone(),
             incarnation: self.incarnation,
             token_hash: self.token_hash,
-            state: self.state,
-            presence: self.presence,
+            state: self.state(),
+            presence: self.presence(),
             services: self.services.clone(),
             slots: self.slots,
             offer: self.offer.clone(),
@@ -328,7 +324,7 @@ impl Worker {
             metrics: self.metrics.clone(),
             metrics_at: self.metrics_at,
             check: self.check.clone(),
-            drain_until: self.drain_until,
+            drain_until: self.drain_until(),
         }
     }
 
@@ -336,19 +332,15 @@ impl Worker {
     pub fn restore(now: Timestamp, row: WorkerRow) -> Self {
         let mut watch = Watch::new(row.seen_at);
         watch.extend_deadline(now, now.since(row.seen_at));
-        let presence = match row.presence {
-            // A merely suspect worker gets the benefit of the plane's absence.
-            Presence::Online | Presence::Suspect => Presence::Online,
-            Presence::Offline => Presence::Offline,
-        };
+        let contact = Contact::restore(row.presence);
         Worker {
             id: row.id,
             machine: row.machine,
             fleet: row.fleet,
             incarnation: row.incarnation,
             token_hash: row.token_hash,
-            state: row.state,
-            presence,
+            life: Life::restore(row.state, row.drain_until),
+            contact,
             services: row.services,
             slots: row.slots,
             slots_observed: None,
@@ -363,7 +355,7 @@ impl Worker {
             stale_after: row.stale_after_millis.map(Duration::from_millis),
             reliability: row.reliability.unwrap_or_else(|| {
                 let mut since_joined = Reliability::new(row.joined_at);
-                if presence == Presence::Offline {
+                if row.presence == Presence::Offline {
                     since_joined.mark_away(row.seen_at);
                 }
                 since_joined
@@ -382,13 +374,11 @@ impl Worker {
             beat_seq: 0,
             has_beaten: false,
             line: WorkerLine::Quiet,
-            awaits_proof: false,
             has_left: false,
             service_restarts: None,
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_sent_at: None,
-            drain_until: row.drain_until,
             warm: Vec::new(),
             run_times: BTreeMap::new(),
             idle_since: now,

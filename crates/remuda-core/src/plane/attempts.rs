@@ -63,7 +63,7 @@ impl Plane {
     /// Whom it counts against that a worker or its service went down under an attempt. A worker that was leaving was
     /// not taken down by what it ran. An isolated trial leaves no other explanation.
     pub(super) fn crash_blame(&self, job: JobId, worker: &WorkerId, evidence: CrashEvidence) -> Blame {
-        let is_leaving = self.workers.get(worker).is_some_and(|it| it.state != WorkerState::Active);
+        let is_leaving = self.workers.get(worker).is_some_and(|it| it.state() != WorkerState::Active);
         let is_isolated = self.jobs.get(job).is_some_and(|job| job.needs_isolation(&self.settings));
         match evidence {
             _ if is_leaving => Blame::Unrelated,

@@ -14,7 +14,7 @@ use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
 use crate::wire::{AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartOrder};
-use crate::worker::{Assignment, PendingCancel, WorkerLine};
+use crate::worker::{Assignment, ContactEvent, LifeEvent, PendingCancel, WorkerLine};
 use crate::workflow::JobKeys;
 
 /// A worker's row is stored at most this often because of beats alone.
@@ -113,21 +113,12 @@ impl Plane {
             self.router.offer_again();
         }
         let is_news = change.is_news || is_old;
-        let moved = match worker.state {
-            WorkerState::Spawning | WorkerState::Active | WorkerState::Error if beat.draining => {
-                Some((WorkerState::Terminating, "the worker asked to be drained"))
-            }
-            // It was given up because it was silent, and now it beats: no other event would bring it back.
-            WorkerState::Error if !is_rented => Some((WorkerState::Active, "the worker beats again")),
-            WorkerState::Spawning
-            | WorkerState::Active
-            | WorkerState::Terminating
-            | WorkerState::Terminated
-            | WorkerState::Error => None,
-        };
-        let is_coming = worker.state == WorkerState::Spawning;
-        let was = worker.presence;
-        (worker.presence, worker.has_beaten, worker.awaits_proof) = (Presence::Online, true, false);
+        let is_coming = worker.state() == WorkerState::Spawning;
+        let life = LifeEvent::Beat { is_draining: beat.draining, is_rented };
+        let reason = if beat.draining { "the worker asked to be drained" } else { "the worker beats again" };
+        let has_moved = worker.apply(now, life, reason).is_ok();
+        let was = worker.contact(ContactEvent::Heard);
+        worker.has_beaten = true;
         worker.reliability.mark_up(now);
         if change.has_turned {
             let reason = worker.unavailable_reason.as_deref().unwrap_or_default();
@@ -153,8 +144,8 @@ impl Plane {
         if is_coming && (is_news || change.has_turned || was != Presence::Online) {
             self.cycle_soon(now);
         }
-        if let Some((state, reason)) = moved {
-            self.move_worker(now, id, state, reason.to_owned());
+        if has_moved {
+            self.worker_moved(now, id);
             self.drain_with_workers(now, id, reason);
         } else if is_news || was == Presence::Offline {
             self.workers.store(now, id, &mut self.outbox);
@@ -270,7 +261,7 @@ impl Plane {
     fn orders(&mut self, now: Timestamp, id: &WorkerId, seq: u64) -> BeatReply {
         let mut reply = BeatReply { term: self.term, ..BeatReply::default() };
         let Some(worker) = self.workers.get_mut(id) else { return reply };
-        reply.drain = matches!(worker.state, WorkerState::Terminating | WorkerState::Terminated);
+        reply.drain = matches!(worker.state(), WorkerState::Terminating | WorkerState::Terminated);
         for (job, hold) in worker.assignments.iter_mut().filter(|(_, hold)| hold.sent_with.is_none()) {
             let Some(header) = self.jobs.get(*job) else { continue };
             if hold.sends == 0 || now.since(hold.sent_at) >= RESEND_AFTER {

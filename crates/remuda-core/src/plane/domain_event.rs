@@ -285,7 +285,7 @@ impl JobEnding {
 /// `state` is always a word of `WorkerState`; `available` says whether the worker takes work in it.
 fn worker_state<'a>(now: Timestamp, worker: &'a Worker, reason: &str) -> EventDescription<'a> {
     let detail = [
-        ("state", worker.state.as_str().into()),
+        ("state", worker.state().as_str().into()),
         ("available", worker.availability(now).is_ready().into()),
         ("reason", reason.into()),
     ];
@@ -296,12 +296,12 @@ fn worker_state<'a>(now: Timestamp, worker: &'a Worker, reason: &str) -> EventDe
 }
 
 fn client_state(now: Timestamp, worker: &Worker) -> EventDescription<'_> {
-    let is_online = worker.presence == Presence::Online && worker.state == WorkerState::Active;
+    let is_online = worker.presence() == Presence::Online && worker.state() == WorkerState::Active;
     let detail = [
         ("online", is_online.into()),
         ("available", worker.availability(now).is_ready().into()),
-        ("presence", worker.presence.as_str().into()),
-        ("state", worker.state.as_str().into()),
+        ("presence", worker.presence().as_str().into()),
+        ("state", worker.state().as_str().into()),
         ("busy", worker.assignments.len().into()),
         ("slots", worker.slots.into()),
         ("reason", worker.shown_reason().into()),

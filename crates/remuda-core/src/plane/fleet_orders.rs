@@ -120,7 +120,7 @@ impl Plane {
         if has_fleets {
             self.cycle_soon(now);
         }
-        if has_fleets || self.workers.iter().any(|worker| worker.drain_until.is_some()) {
+        if has_fleets || self.workers.iter().any(|worker| worker.drain_until().is_some()) {
             self.outbox.set_alarm(Alarm::Provider, Some(now));
         }
     }

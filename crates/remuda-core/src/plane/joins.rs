@@ -17,7 +17,7 @@ use crate::rental::ReturnCause;
 use crate::time::Timestamp;
 use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
-use crate::worker::{Assignment, Worker, WorkerLine};
+use crate::worker::{Assignment, ContactEvent, LifeEvent, Worker, WorkerLine};
 
 /// No worker joins this often; a higher claim is nonsense.
 const INCARNATION_MAX: u64 = u64::MAX / 2;
@@ -36,7 +36,7 @@ impl Plane {
         let incarnation = self.workers.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
         let mut worker = Worker::join(now, join, incarnation, token_hash);
         let former = self.workers.get(&id);
-        let was_offline = former.is_none_or(|former| former.presence == Presence::Offline);
+        let was_offline = former.is_none_or(|former| former.presence() == Presence::Offline);
         let moved_from = former.map(|it| it.machine.clone()).filter(|it| *it != worker.machine);
         if let Some(former) = former {
             (worker.counts, worker.probation) = (former.counts, former.probation.clone());
@@ -46,7 +46,7 @@ impl Plane {
         }
         if let Some((state, fleet)) = self.fleets.joined(now, &worker.machine) {
             // It gets no work before its machine is up.
-            (worker.state, worker.fleet) = (state, Some(fleet));
+            worker.join_fleet(fleet, state);
         }
         let machine = worker.machine.clone();
         self.fleets.add_worker(&worker);
@@ -155,15 +155,15 @@ impl Plane {
     /// A worker of a rented machine drains or has left: the machine follows once all its workers have.
     pub(super) fn drain_with_workers(&mut self, now: Timestamp, id: &WorkerId, reason: &str) {
         let Some(worker) = self.workers.get(id) else { return };
-        let (machine, drain_until) = (worker.machine.clone(), worker.drain_until);
+        let (machine, drain_until) = (worker.machine.clone(), worker.drain_until());
         if !self.fleets.is_rented(&machine) {
             return;
         }
         let workers = self.fleets.workers_on(&machine);
         let states: Vec<_> =
-            workers.filter_map(|worker| self.workers.get(worker)).map(|worker| worker.state).collect();
+            workers.filter_map(|worker| self.workers.get(worker)).map(|worker| worker.state()).collect();
         if states.iter().all(|state| *state == WorkerState::Terminated) {
-            self.move_rental(now, &machine, (WorkerState::Terminated, ReturnCause::NotWanted), reason);
+            self.move_rental(now, &machine, (LifeEvent::Terminate, ReturnCause::NotWanted), reason);
         } else if states
             .iter()
             .all(|state| matches!(state, WorkerState::Terminating | WorkerState::Terminated))
@@ -200,7 +200,7 @@ impl Plane {
         self.workers.cancel_unknown(id, held);
         for (job, has_begun) in lost {
             // A worker that was asked to leave, or came back before it was missed, did not say why it ended.
-            let was_leaving = former.state != WorkerState::Active;
+            let was_leaving = former.state() != WorkerState::Active;
             let blame = match has_begun && !was_leaving {
                 true => self.crash_blame(job, id, CrashEvidence::Circumstantial),
                 false => Blame::Unrelated,
@@ -238,19 +238,19 @@ impl Plane {
         }
         let worker = self.workers.expect(id)?;
         worker.has_left |= token_hash.is_some();
-        if (worker.presence, worker.state) == (Presence::Offline, WorkerState::Terminated) {
+        if (worker.presence(), worker.state()) == (Presence::Offline, WorkerState::Terminated) {
             return Ok(PlaneAnswer::Done);
         }
-        (worker.presence, worker.state, worker.changed_at) =
-            (Presence::Offline, WorkerState::Terminated, now);
+        worker.contact(ContactEvent::Left);
+        // A worker that was terminated already is offline now, too.
+        drop(worker.apply(now, LifeEvent::Terminate, reason));
+        (worker.changed_at, worker.reason) = (now, reason.to_owned());
         // A worker that leaves closed its own connection; one removed by an operator is informed over its open long
         // poll.
         if token_hash.is_some() {
             worker.line = WorkerLine::Quiet;
         }
-        worker.awaits_proof = false;
         worker.reliability.mark_away(now);
-        reason.clone_into(&mut worker.reason);
         let held: Vec<_> = worker.assignments.keys().copied().collect();
         self.workers.has_orders(id);
         self.workers.stop_judging(now, id, &mut self.outbox);
@@ -274,13 +274,10 @@ impl Plane {
         reason: &str,
         within: Option<Duration>,
     ) -> Result<PlaneAnswer, Refusal> {
-        let worker = self.workers.expect(id)?;
-        if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
-            return Err(Refusal::Leaving(id.clone()));
-        }
-        worker.drain_until = within.map(|within| now.plus(within));
+        let until = within.map(|within| now.plus(within));
+        self.workers.expect(id)?.apply(now, LifeEvent::Drain { until }, reason)?;
         self.workers.has_orders(id);
-        self.move_worker(now, id, WorkerState::Terminating, reason.to_owned());
+        self.worker_moved(now, id);
         self.drain_with_workers(now, id, reason);
         self.cycle_soon(now);
         self.outbox.set_alarm(Alarm::Provider, Some(now));

@@ -10,6 +10,7 @@ use crate::provider::{BootstrapError, LISTS_UNHEARD_MIN, Pod, PodStatus, Provide
 use crate::rental::{Bootstrap, RentalPhase, ReturnCause, Sighting};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
+use crate::worker::LifeEvent;
 
 impl Plane {
     pub(super) fn apply_list(
@@ -50,7 +51,7 @@ impl Plane {
             let silence_max = self.settings.beat_idle * 3 / 2;
             let workers = self.fleets.workers_on(&machine).filter_map(|worker| self.workers.get(worker));
             let is_heard = workers.into_iter().any(|worker| {
-                worker.presence != Presence::Offline && worker.watch.silent_for(now) < silence_max
+                worker.presence() != Presence::Offline && worker.watch.silent_for(now) < silence_max
             });
             let Some(rental) = self.fleets.rental(&machine) else { continue };
             let was_up = rental.was_up();
@@ -86,7 +87,7 @@ impl Plane {
         verdict: AttemptVerdict,
         reason: &str,
     ) {
-        self.move_rental(now, machine, (WorkerState::Error, ReturnCause::Failed), reason);
+        self.move_rental(now, machine, (LifeEvent::GiveUp, ReturnCause::Failed), reason);
         for worker in self.fleets.workers_on(machine).cloned().collect::<Vec<_>>() {
             let held: Vec<_> = self
                 .workers
@@ -129,8 +130,8 @@ impl Plane {
             let settings = self.settings.fleet(&rental.fleet)?;
             rental.due_at(settings)
         });
-        let draining = self.workers.iter().filter(|worker| worker.state == WorkerState::Terminating);
-        rentals.chain(draining.filter_map(|worker| worker.drain_until)).min().unwrap_or(Timestamp::NEVER)
+        let draining = self.workers.iter().filter(|worker| worker.state() == WorkerState::Terminating);
+        rentals.chain(draining.filter_map(|worker| worker.drain_until())).min().unwrap_or(Timestamp::NEVER)
     }
 
     /// Installs a worker on a machine whose image starts none, as soon as SSH is reachable.

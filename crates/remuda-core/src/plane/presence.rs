@@ -16,7 +16,7 @@ use crate::supervise::WatchVerdict;
 use crate::time::{Timestamp, humanize};
 use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::BeatReply;
-use crate::worker::{Overrun, PendingCancel};
+use crate::worker::{ContactEvent, Overrun, PendingCancel};
 
 /// Machines that fall silent together have another reason than one job: so many besides the one in question.
 const LOST_TOGETHER_MIN: usize = 2;
@@ -38,7 +38,7 @@ impl Plane {
         let has_lost_line = worker.lose_line(now);
         let limits = worker.limits(&self.settings);
         let finding = worker.watch.check(now, limits);
-        let (presence, awaits_proof) = (worker.presence, worker.awaits_proof);
+        let (presence, awaits_proof) = (worker.presence(), worker.awaits_proof());
         match (presence, finding) {
             (_, WatchVerdict::Alive) => {}
             (Presence::Suspect | Presence::Offline, WatchVerdict::Probe | WatchVerdict::Probing) => {}
@@ -96,9 +96,9 @@ impl Plane {
     /// A silent worker is offline. Without a proof that we hear, that is not held against it, and it keeps its attempts.
     fn mark_offline(&mut self, now: Timestamp, id: &WorkerId, is_proven: bool) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        let was_offline = worker.presence == Presence::Offline;
-        worker.awaits_proof = !is_proven;
+        let was_offline = worker.presence() == Presence::Offline;
         if was_offline && !is_proven {
+            worker.contact(ContactEvent::Silent { is_proven });
             return;
         }
         let reason = format!("no beat for {}", humanize(worker.watch.silent_for(now)));
@@ -136,7 +136,7 @@ impl Plane {
     /// Takes away attempts that overran their limits; their worker is ordered to cancel them.
     pub(super) fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
-        let is_heard = worker.presence == Presence::Online;
+        let is_heard = worker.presence() == Presence::Online;
         let overdue: Vec<_> = worker
             .assignments
             .iter()

@@ -3,11 +3,11 @@
 
 use super::{Plane, PlaneAnswer};
 use crate::id::{FleetId, MachineId};
-use crate::machine::WorkerState;
 use crate::provider::{Pod, ProviderError, ProviderErrorClass, ProviderEvent, offered_kind};
 use crate::rental::{Rental, RentalEvent, RentalPhase, ReturnCause};
 use crate::time::Timestamp;
 use crate::verdict::AttemptVerdict;
+use crate::worker::LifeEvent;
 
 impl Plane {
     pub(super) fn apply_provider_event(
@@ -105,16 +105,25 @@ impl Plane {
         &mut self,
         now: Timestamp,
         machine: &MachineId,
-        (state, cause): (WorkerState, ReturnCause),
+        (life, cause): (LifeEvent, ReturnCause),
         reason: &str,
     ) {
-        let event = match state {
-            WorkerState::Spawning => return,
-            WorkerState::Active => RentalEvent::Ready,
-            WorkerState::Terminating => RentalEvent::Drain { until: None },
-            WorkerState::Terminated | WorkerState::Error => RentalEvent::GiveUp(cause),
+        let event = match life {
+            LifeEvent::Beat { .. } => return,
+            LifeEvent::Promote => RentalEvent::Ready,
+            LifeEvent::Drain { until } => RentalEvent::Drain { until },
+            LifeEvent::Terminate | LifeEvent::GiveUp => RentalEvent::GiveUp(cause),
         };
-        self.apply_to_rental(now, machine, event, state, reason);
+        if !self.fleets.move_machine(now, machine, (event, life), reason, &self.settings, &mut self.outbox) {
+            return;
+        }
+        for worker in self.fleets.workers_on(machine).cloned().collect::<Vec<_>>() {
+            if life != LifeEvent::Promote {
+                self.workers.has_orders(&worker);
+            }
+            self.move_worker(now, &worker, life, reason);
+        }
+        self.fleets.request_return(now, machine, &mut self.outbox);
     }
 
     /// Drains a machine with all its workers.
@@ -125,37 +134,13 @@ impl Plane {
         until: Option<Timestamp>,
         reason: &str,
     ) {
-        self.apply_to_rental(now, machine, RentalEvent::Drain { until }, WorkerState::Terminating, reason);
-    }
-
-    fn apply_to_rental(
-        &mut self,
-        now: Timestamp,
-        machine: &MachineId,
-        event: RentalEvent<'_>,
-        state: WorkerState,
-        reason: &str,
-    ) {
-        let change = (event, state);
-        if !self.fleets.move_machine(now, machine, change, reason, &self.settings, &mut self.outbox) {
-            return;
-        }
-        for worker in self.fleets.workers_on(machine).cloned().collect::<Vec<_>>() {
-            if state != WorkerState::Active {
-                self.workers.has_orders(&worker);
-            }
-            self.move_worker(now, &worker, state, reason.to_owned());
-        }
-        self.fleets.request_return(now, machine, &mut self.outbox);
+        self.move_rental(now, machine, (LifeEvent::Drain { until }, ReturnCause::NotWanted), reason);
     }
 
     /// The machine is gone, or never existed; so are its workers.
     pub(super) fn forget_rental(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         for worker in self.fleets.forget(now, machine, reason, &self.settings, &mut self.outbox) {
-            let is_over = self.workers.get(&worker).is_some_and(|it| it.state == WorkerState::Terminated);
-            if !is_over {
-                self.move_worker(now, &worker, WorkerState::Terminated, reason.to_owned());
-            }
+            self.move_worker(now, &worker, LifeEvent::Terminate, reason);
         }
     }
 }

@@ -11,14 +11,14 @@ use super::{DomainEvent, FleetEvent, Plane, PlaneEffect};
 use crate::alarm::Alarm;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
-use crate::machine::{Presence, WorkerState};
+use crate::machine::Presence;
 use crate::money::Money;
 use crate::record::Record;
 use crate::rental::ReturnCause;
 use crate::scale::ScalingDirection;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
-use crate::worker::{Overrun, Worker};
+use crate::worker::{LifeEvent, Overrun, Worker};
 
 impl Plane {
     pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<CycleReport> {
@@ -51,7 +51,7 @@ impl Plane {
     /// Forgets workers that have been offline for long, so that their names do not pile up.
     fn forget_workers(&mut self, now: Timestamp) {
         let is_old = |worker: &&Worker| {
-            worker.presence == Presence::Offline
+            worker.presence() == Presence::Offline
                 && worker.assignments.is_empty()
                 && now.since(worker.watch.seen_at()) >= self.settings.forget_workers_after
                 && now.since(worker.changed_at) >= self.settings.forget_workers_after
@@ -74,18 +74,18 @@ impl Plane {
     pub(super) fn view(&self, now: Timestamp, worker: &Worker) -> WorkerView {
         WorkerView {
             id: worker.id.clone(),
-            state: worker.state,
+            state: worker.state(),
             since: worker.changed_at,
-            presence: worker.presence,
+            presence: worker.presence(),
             is_rented: false,
-            counts_against_max: worker.state.is_capacity(),
+            counts_against_max: worker.state().is_capacity(),
             price: Money::ZERO,
             is_running: true,
             is_registered: true,
             start_check_passed: true,
             trouble: None,
             is_outdated: false,
-            drain_until: worker.drain_until,
+            drain_until: worker.drain_until(),
             // Without the time in which the plane did not listen.
             beat_at: Some(now.minus(worker.watch.silent_for(now))),
             attempts: self.attempts_of(worker).collect(),
@@ -107,13 +107,13 @@ impl Plane {
     fn act(&mut self, now: Timestamp, fleet: Option<&FleetId>, action: CycleAction) {
         match action {
             CycleAction::Promote { worker, reason } => {
-                self.move_machine(now, &worker, (WorkerState::Active, ReturnCause::NotWanted), &reason);
+                self.move_machine(now, &worker, (LifeEvent::Promote, ReturnCause::NotWanted), &reason);
             }
             CycleAction::Fail { worker, reason } => {
-                self.move_machine(now, &worker, (WorkerState::Error, ReturnCause::Failed), &reason);
+                self.move_machine(now, &worker, (LifeEvent::GiveUp, ReturnCause::Failed), &reason);
             }
             CycleAction::Terminate { worker, cause, reason } => {
-                self.move_machine(now, &worker, (WorkerState::Terminated, cause), &reason);
+                self.move_machine(now, &worker, (LifeEvent::Terminate, cause), &reason);
             }
             CycleAction::Drain { worker, reason } => {
                 let (direction, worker) = (ScalingDirection::Down, &worker);
@@ -122,7 +122,8 @@ impl Plane {
                 }
                 let scaling = Scaling { direction, fleet, worker: Some(worker), count: 1, reason: &reason };
                 self.outbox.publish(now, FleetEvent::Scaled(scaling));
-                self.move_machine(now, worker, (WorkerState::Terminating, ReturnCause::NotWanted), &reason);
+                let drain = LifeEvent::Drain { until: None };
+                self.move_machine(now, worker, (drain, ReturnCause::NotWanted), &reason);
             }
             CycleAction::Reset { job, attempt, verdict, reason, .. } => {
                 let Some(ran) = self.jobs.running(job).filter(|ran| ran.attempt == attempt) else { return };
@@ -151,20 +152,26 @@ impl Plane {
         &mut self,
         now: Timestamp,
         id: &WorkerId,
-        (state, cause): (WorkerState, ReturnCause),
+        (event, cause): (LifeEvent, ReturnCause),
         reason: &str,
     ) {
         let machine = id.as_str().parse().ok().filter(|machine| self.fleets.is_rented(machine));
         match machine {
-            Some(machine) => self.move_rental(now, &machine, (state, cause), reason),
-            None => self.move_worker(now, id, state, reason.to_owned()),
+            Some(machine) => self.move_rental(now, &machine, (event, cause), reason),
+            None => self.move_worker(now, id, event, reason),
         }
     }
 
-    pub(super) fn move_worker(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: String) {
+    /// Nothing follows from an event that means nothing to this worker now.
+    pub(super) fn move_worker(&mut self, now: Timestamp, id: &WorkerId, event: LifeEvent, reason: &str) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        (worker.state, worker.changed_at) = (state, now);
-        worker.reason = reason;
+        if worker.apply(now, event, reason).is_ok() {
+            self.worker_moved(now, id);
+        }
+    }
+
+    /// Its life has moved on: that is stored and published, and the queue is looked at again.
+    pub(super) fn worker_moved(&mut self, now: Timestamp, id: &WorkerId) {
         self.workers.store(now, id, &mut self.outbox);
         self.workers.publish_state(now, id, &mut self.outbox);
         self.workers.watch(now, id, &self.settings, &mut self.outbox);

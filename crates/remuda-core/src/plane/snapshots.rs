@@ -79,7 +79,7 @@ impl Plane {
             id: rental.worker(),
             state: rental.phase().state(),
             since: rental.since,
-            presence: machine::machine_presence(there().map(|worker| worker.presence)),
+            presence: machine::machine_presence(there().map(|worker| worker.presence())),
             is_rented: true,
             counts_against_max: true,
             price: self.price(rental).unwrap_or_default(),
@@ -167,7 +167,7 @@ impl Plane {
             return fleet.scaling.machines_max;
         }
         let active = self.workers.iter().filter(|worker| {
-            worker.state == WorkerState::Active && self.fleet_for_worker(worker) == Some(&fleet.id)
+            worker.state() == WorkerState::Active && self.fleet_for_worker(worker) == Some(&fleet.id)
         });
         u32::try_from(active.count()).unwrap_or(u32::MAX)
     }

@@ -144,10 +144,14 @@ impl Plane {
 
     /// What is known and held back about a worker that is not heard.
     fn silence_reason(&self, now: Timestamp, worker: &WorkerId) -> Option<String> {
-        let worker = self.workers.get(worker).filter(|worker| worker.presence != Presence::Online)?;
+        let worker = self.workers.get(worker).filter(|worker| worker.presence() != Presence::Online)?;
         let silent = humanize(now.since(worker.watch.seen_at()));
         let brake = self.workers.mass_loss().reason(now).map(|brake| format!("; {brake}"));
-        Some(format!("its worker is {} (no beat for {silent}){}", worker.presence, brake.unwrap_or_default()))
+        Some(format!(
+            "its worker is {} (no beat for {silent}){}",
+            worker.presence(),
+            brake.unwrap_or_default()
+        ))
     }
 
     fn blocks_of(&self, job: &Job) -> Vec<BlockedWorker> {

@@ -81,7 +81,7 @@ impl Workers {
 
     /// Whether a worker that has not left has this token.
     pub(super) fn has_token(&self, token_hash: Hash) -> bool {
-        let mut there = self.known.values().filter(|worker| worker.state != WorkerState::Terminated);
+        let mut there = self.known.values().filter(|worker| worker.state() != WorkerState::Terminated);
         there.any(|worker| worker.token_hash == token_hash)
     }
 
@@ -116,8 +116,8 @@ impl Workers {
     pub(super) fn lost_lately(&self, now: Timestamp, id: &WorkerId, within: Duration) -> usize {
         let own = self.known.get(id).map(|worker| &worker.machine);
         let is_lost = |worker: &&Worker| {
-            worker.presence == Presence::Offline
-                && worker.state != WorkerState::Terminated
+            worker.presence() == Presence::Offline
+                && worker.state() != WorkerState::Terminated
                 && now.since(worker.changed_at) < within
         };
         let lost = self.known.values().filter(is_lost).map(|worker| &worker.machine);
@@ -170,7 +170,7 @@ impl Workers {
     ) -> BTreeSet<String> {
         let offers = self.known.values().filter(|worker| {
             worker.services.contains(service)
-                && matches!(worker.state, WorkerState::Spawning | WorkerState::Active)
+                && matches!(worker.state(), WorkerState::Spawning | WorkerState::Active)
         });
         let mut is_listed = false;
         for worker in offers {

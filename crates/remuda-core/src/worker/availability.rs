@@ -100,7 +100,7 @@ impl fmt::Display for Availability {
 impl Worker {
     /// Whether it takes work now. A ready worker may still be busy, or unfit for a job.
     pub fn availability(&self, now: Timestamp) -> Availability {
-        match (self.state, self.presence) {
+        match (self.state(), self.presence()) {
             (WorkerState::Spawning, _) => Availability::Starting,
             (WorkerState::Terminating, _) => Availability::Draining,
             (WorkerState::Terminated, _) => Availability::Terminated,
@@ -131,6 +131,7 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
+    use super::super::life::{Contact, Life};
     use super::*;
     use crate::id::{Hash, Incarnation, Shape};
     use crate::wire::JoinRequest;
@@ -150,12 +151,12 @@ mod tests {
     #[test]
     fn only_a_ready_worker_has_free_slots() {
         assert_eq!(seen(|_| ()), ("ready", true, 1));
-        assert_eq!(seen(|it| it.state = WorkerState::Spawning), ("starting", false, 0));
-        assert_eq!(seen(|it| it.state = WorkerState::Terminating), ("draining", false, 0));
-        assert_eq!(seen(|it| it.state = WorkerState::Terminated), ("terminated", false, 0));
-        assert_eq!(seen(|it| it.state = WorkerState::Error), ("failed", false, 0));
-        assert_eq!(seen(|it| it.presence = Presence::Suspect), ("suspect", false, 0));
-        assert_eq!(seen(|it| it.presence = Presence::Offline), ("offline", false, 0));
+        assert_eq!(seen(|it| it.life = Life::Spawning), ("starting", false, 0));
+        assert_eq!(seen(|it| it.life = Life::Terminating { until: None }), ("draining", false, 0));
+        assert_eq!(seen(|it| it.life = Life::Terminated), ("terminated", false, 0));
+        assert_eq!(seen(|it| it.life = Life::Error), ("failed", false, 0));
+        assert_eq!(seen(|it| it.contact = Contact::Suspect), ("suspect", false, 0));
+        assert_eq!(seen(|it| it.contact = Contact::Offline { awaits_proof: false }), ("offline", false, 0));
         assert_eq!(seen(|it| it.has_beaten = false), ("unheard", true, 0));
         let fails = |it: &mut Worker| {
             it.probation.failed(Timestamp::ZERO, Shape::digest(b"s"), 1);

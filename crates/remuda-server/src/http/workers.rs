@@ -71,7 +71,7 @@ async fn same_worker(context: &Context, worker: &WorkerId, credential: Hash) -> 
 /// A join that replaces an online worker may be that worker after a restart, or an impostor: it is logged.
 async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<AuditTarget>, ApiError> {
     let name = worker.clone();
-    let is_online = |worker: &Worker| worker.presence == Presence::Online;
+    let is_online = |worker: &Worker| worker.presence() == Presence::Online;
     let was_online = context.plane.read(move |plane, _| plane.worker(&name).is_some_and(is_online)).await?;
     if was_online {
         warn!(%worker, "another worker takes the place of the one that is online");
@@ -282,8 +282,8 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
         id: worker.id.clone(),
         machine: worker.machine.to_string(),
         fleet: worker.fleet.as_ref().map(ToString::to_string),
-        state: worker.state.as_str(),
-        presence: worker.presence.as_str(),
+        state: worker.state().as_str(),
+        presence: worker.presence().as_str(),
         availability: worker.availability(now).as_str(),
         incarnation: worker.incarnation.0,
         services: worker.services.iter().map(ToString::to_string).collect(),

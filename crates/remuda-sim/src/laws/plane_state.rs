@@ -202,15 +202,15 @@ impl Laws {
         for worker in plane.workers() {
             let dead_for = dead_for(at, &worker.id, hosts);
             let is_phantom = dead_for.is_some_and(|dead_for| dead_for > NOTICED_WITHIN);
-            if is_phantom && worker.presence == Presence::Online {
+            if is_phantom && worker.presence() == Presence::Online {
                 self.violated(Law::L4, at, format!("{} is dead and online", worker.id));
             }
-            if dead_for.is_none() && worker.presence != Presence::Online {
-                let what = format!("{} is alive and {} ({})", worker.id, worker.presence, worker.reason);
+            if dead_for.is_none() && worker.presence() != Presence::Online {
+                let what = format!("{} is alive and {} ({})", worker.id, worker.presence(), worker.reason);
                 self.violated(Law::L4, at, what);
             }
-            if dead_for.is_none() && worker.state != WorkerState::Active {
-                let what = format!("{} is alive and {} ({})", worker.id, worker.state, worker.reason);
+            if dead_for.is_none() && worker.state() != WorkerState::Active {
+                let what = format!("{} is alive and {} ({})", worker.id, worker.state(), worker.reason);
                 self.violated(Law::L4, at, what);
             }
             let plan = hosts.iter().find(|host| *host.name() == worker.id).map(|host| &host.plan);

@@ -31,9 +31,9 @@ impl Laws {
                 && let Some(worker) = event.worker.as_ref().and_then(|worker| plane.worker(worker))
             {
                 let is_new = self.suspects.insert(worker.id.clone());
-                if worker.presence == Presence::Online {
+                if worker.presence() == Presence::Online {
                     self.suspects.remove(&worker.id);
-                } else if is_new && worker.state != WorkerState::Terminated {
+                } else if is_new && worker.state() != WorkerState::Terminated {
                     self.check_suspicion(now, at, worker);
                 }
             }
@@ -45,7 +45,7 @@ impl Laws {
         let interval =
             if worker.assignments.is_empty() { self.rules.beat_idle } else { self.rules.beat_busy };
         if silence + MARGIN < interval {
-            let what = format!("{} is {} and was heard {silence:?} ago", worker.id, worker.presence);
+            let what = format!("{} is {} and was heard {silence:?} ago", worker.id, worker.presence());
             self.violated(Law::S16, at, what);
         }
         self.check_waking(now, at, &worker.id, silence);
@@ -125,5 +125,5 @@ fn has_witness(at: u64, plane: &Plane, hosts: &[Host]) -> bool {
     let mut steady = hosts.iter().filter(|host| {
         host.is_pristine && host.agent.is_some() && host.has_joined && at - host.started_at > WITNESS_SINCE
     });
-    steady.any(|host| plane.worker(host.name()).is_some_and(|worker| worker.presence == Presence::Online))
+    steady.any(|host| plane.worker(host.name()).is_some_and(|worker| worker.presence() == Presence::Online))
 }

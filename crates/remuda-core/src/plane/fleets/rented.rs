@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::Fleets;
 use crate::document::Collection;
 use crate::id::{FleetId, MachineId, WorkerId};
-use crate::machine::WorkerState;
 use crate::plane::fleet_event::Scaling;
 use crate::plane::{FleetEvent, Outbox};
 use crate::provider::{Pod, PodTag, ProviderCall, ProviderError, ProviderErrorClass};
@@ -16,6 +15,7 @@ use crate::rental::{Rental, RentalEvent, RentalState};
 use crate::scale::ScalingDirection;
 use crate::settings::Settings;
 use crate::time::Timestamp;
+use crate::worker::LifeEvent;
 
 /// Missing capacity is often back soon.
 const CAPACITY_WAIT: Duration = Duration::from_secs(60);
@@ -137,7 +137,7 @@ impl Fleets {
         &mut self,
         now: Timestamp,
         machine: &MachineId,
-        (event, state): (RentalEvent<'_>, WorkerState),
+        (event, life): (RentalEvent<'_>, LifeEvent),
         reason: &str,
         settings: &Settings,
         outbox: &mut Outbox,
@@ -149,11 +149,11 @@ impl Fleets {
         if !rental.apply(now, event, reason.to_owned()) {
             return false;
         }
-        if state == WorkerState::Active && !was_up {
+        if life == LifeEvent::Promote && !was_up {
             self.state_mut(&id).creation.succeeded();
             self.store_fleet(&id, outbox);
         }
-        if state == WorkerState::Error && is_failure {
+        if life == LifeEvent::GiveUp && is_failure {
             self.creation_failed(now, machine, reason, settings, outbox);
         }
         self.store_rental(machine, outbox);

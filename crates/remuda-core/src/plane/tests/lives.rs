@@ -4,7 +4,7 @@ use super::*;
 use crate::machine::WorkerState;
 
 fn state(story: &Story, name: &str) -> WorkerState {
-    story.plane.worker(&id(name)).unwrap().state
+    story.plane.worker(&id(name)).unwrap().state()
 }
 
 #[test]

@@ -45,9 +45,9 @@ impl Workers {
         outbox: &mut Outbox,
     ) {
         let Some(worker) = self.known.get(id) else { return };
-        let (machine, presence) = (worker.machine.clone(), worker.presence);
+        let (machine, presence) = (worker.machine.clone(), worker.presence());
         let others = self.on_machine(&machine).filter(|it| it.id != *id);
-        if machine_presence(others.map(|it| it.presence)) == Presence::Offline {
+        if machine_presence(others.map(|it| it.presence())) == Presence::Offline {
             let event = FleetEvent::MachinePresence { machine: &machine, worker: Some(id), presence };
             outbox.publish(now, event);
             self.record_machine_presence(now, &machine, went, settings, outbox);
@@ -62,7 +62,7 @@ impl Workers {
         settings: &Settings,
         outbox: &mut Outbox,
     ) {
-        let presence = machine_presence(self.on_machine(machine).map(|it| it.presence));
+        let presence = machine_presence(self.on_machine(machine).map(|it| it.presence()));
         if presence == Presence::Offline {
             outbox.publish(now, FleetEvent::MachinePresence { machine, worker: None, presence });
             self.record_machine_presence(now, machine, PresenceChange::Away, settings, outbox);

@@ -12,7 +12,7 @@ use crate::machine::Presence;
 use crate::plane::{DomainEvent, Outbox};
 use crate::settings::Settings;
 use crate::time::Timestamp;
-use crate::worker::WorkerLine;
+use crate::worker::{ContactEvent, WorkerLine};
 
 /// A verdict held back by the brake is checked again this much later.
 const HELD_VERDICT_RETRY: Duration = Duration::from_secs(1);
@@ -43,14 +43,14 @@ impl Workers {
     /// No new work for the worker; it keeps its attempts for now.
     pub(in crate::plane) fn mark_suspect(&mut self, now: Timestamp, id: &WorkerId, outbox: &mut Outbox) {
         let Some(worker) = self.known.get_mut(id) else { return };
-        worker.presence = Presence::Suspect;
+        worker.contact(ContactEvent::Late);
         self.mass_loss.record_silence(id, worker.line.is_closed());
         outbox.publish(now, DomainEvent::ClientState(worker));
     }
 
     /// The connection of a worker was closed by its end.
     pub(in crate::plane) fn note_closed(&mut self, id: &WorkerId) {
-        if self.known.get(id).is_some_and(|worker| worker.presence != Presence::Online) {
+        if self.known.get(id).is_some_and(|worker| worker.presence() != Presence::Online) {
             self.mass_loss.record_silence(id, true);
         }
     }
@@ -89,7 +89,7 @@ impl Workers {
         };
         let was_on = self.mass_loss.is_on();
         let present = || {
-            let there = self.known.values().filter(|it| it.presence != Presence::Offline);
+            let there = self.known.values().filter(|it| it.presence() != Presence::Offline);
             there.map(|it| &it.machine).collect::<BTreeSet<_>>().len()
         };
         let judgement = self.mass_loss.judge(now, &silence, present, settings);
@@ -105,7 +105,7 @@ impl Workers {
         let polling = self
             .known
             .values_mut()
-            .filter(|it| (it.presence, it.line) == (Presence::Online, WorkerLine::Polling));
+            .filter(|it| (it.presence(), it.line) == (Presence::Online, WorkerLine::Polling));
         let asked = polling.take(ASKED_MAX).map(|worker| {
             worker.line = WorkerLine::Quiet;
             worker.id.clone()

@@ -51,7 +51,7 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &CycleRep
     }
     let mut workers: BTreeMap<&str, u32> = BTreeMap::new();
     for worker in plane.workers().filter(|worker| plane.fleet_for_worker(worker) == Some(id)) {
-        *workers.entry(worker.state.as_str()).or_default() += 1;
+        *workers.entry(worker.state().as_str()).or_default() += 1;
     }
     let wanted = plan.fleets.get(id).map(|fleet| fleet.machines_wanted);
     json!({

@@ -52,12 +52,12 @@ pub(in crate::http) async fn one(
 
 /// Whether the machine still exists: it is rented, or one of its workers has not left.
 fn exists(plane: &Plane, machine: &MachineId, workers: &[&Worker]) -> bool {
-    let has_left = |worker: &&Worker| worker.state == WorkerState::Terminated;
+    let has_left = |worker: &&Worker| worker.state() == WorkerState::Terminated;
     plane.rental(machine).is_some() || !workers.iter().all(has_left)
 }
 
 fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker]) -> Value {
-    let presence = machine::machine_presence(workers.iter().map(|worker| worker.presence));
+    let presence = machine::machine_presence(workers.iter().map(|worker| worker.presence()));
     let names: Vec<_> = workers.iter().map(|worker| &worker.id).collect();
     let mut shown = match plane.rental(machine) {
         Some(rental) => rented(plane, now, rental),
@@ -115,7 +115,7 @@ fn not_rented(workers: &[&Worker]) -> Value {
     json!({
         "is_rented": false,
         "fleet": workers.iter().find_map(|worker| worker.fleet.as_ref()),
-        "state": machine::machine_state(workers.iter().map(|worker| worker.state)),
+        "state": machine::machine_state(workers.iter().map(|worker| worker.state())),
         "since": first.map(|worker| worker.joined_at.to_string()),
         "reason": first.map(|worker| worker.reason.clone()),
     })
