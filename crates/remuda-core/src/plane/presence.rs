@@ -121,7 +121,8 @@ impl Plane {
         let reason = worker.reason.clone();
         let held: Vec<_> =
             worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
-        let is_one_of_many = self.workers.lost_lately(now, id, self.settings.lease) >= LOST_TOGETHER_MIN;
+        let is_one_of_many = self.workers.mass_loss().is_mass()
+            || self.workers.silent_lately(now, id, self.settings.lease) >= LOST_TOGETHER_MIN;
         for (job, has_begun) in held {
             // A worker that fell silent before it confirmed the job, or together with others, was not crashed by it.
             let blame = match has_begun && !is_one_of_many {
