@@ -150,6 +150,7 @@ fn done(job: JobId, attempt: remuda_core::id::Attempt) -> FinishedAttempt {
         cause: None,
         fault: None,
         node: None,
+        shortage: None,
         recovered: false,
         message: String::new(),
     }

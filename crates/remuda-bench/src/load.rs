@@ -159,6 +159,7 @@ pub(crate) fn done(job: JobId, attempt: Attempt) -> FinishedAttempt {
         cause: None,
         fault: None,
         node: None,
+        shortage: None,
         recovered: false,
         message: String::new(),
     }

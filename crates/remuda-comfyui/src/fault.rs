@@ -14,10 +14,11 @@ use remuda_core::workflow::model_file;
 use serde::Deserialize;
 
 use super::json::Text;
+use super::shortage::shortage;
 use remuda_net::text::one_line;
 
-/// Enough for a person to understand the error; tensors and tracebacks stay on the server.
-const MESSAGE_CHARS_MAX: usize = 500;
+/// The whole of a CUDA error with its hints; tensors and tracebacks stay on the server. Lists cut it, `why --verbose` does not.
+const MESSAGE_CHARS_MAX: usize = 1500;
 
 /// The content of `execution_error`, on the socket and in history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -46,6 +47,7 @@ impl NodeException {
                 ServiceFailure::new(failure.fault, format!("node {id} {}", failure.message))
                     .at_node(id, class.filter(|class| !class.is_empty()))
                     .with_exception(one_line(&part(&self.exception_type), 80))
+                    .with_shortage(failure.shortage)
             }
             None => failure,
         }
@@ -63,7 +65,9 @@ pub fn classify(exception_type: &str, exception_message: &str, node_type: &str) 
         (false, false) => format!("{kind}: {what}"),
     };
     let message = if node_type.is_empty() { text } else { format!("({}): {text}", one_line(node_type, 80)) };
-    ServiceFailure::new(fault(exception_type, exception_message), message)
+    let fault = fault(exception_type, exception_message);
+    let asked = if fault == ServiceFault::Memory { shortage(exception_message) } else { None };
+    ServiceFailure::new(fault, message).with_shortage(asked)
 }
 
 /// The order matters: `CUDA error: out of memory` does not damage the device, and `No space left on device` means a disk.
@@ -254,6 +258,6 @@ mod tests {
     fn message_is_one_short_line() {
         let failure = classify("ValueError", &format!("a\n\x1b[31mb\u{202e}{}", "x".repeat(100_000)), "N");
         assert!(failure.message.starts_with("(N): ValueError: a [31mbxxx"), "{}", failure.message);
-        assert!(failure.message.chars().count() < 600);
+        assert!(failure.message.chars().count() < 1600);
     }
 }

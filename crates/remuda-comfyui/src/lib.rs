@@ -24,6 +24,7 @@ pub mod prompt;
 mod prompt_node;
 mod queue;
 mod self_test;
+mod shortage;
 pub mod socket;
 mod stats;
 mod submit;

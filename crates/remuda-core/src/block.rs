@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A failure blocks the worker for the exact workflow. The block widens on evidence (`Blocks::scope_of`): to the
-//! tenant's jobs of that shape, and to everyone's only if two tenants failed there or the worker itself lacks something.
+//! tenant's jobs of that shape, and to everyone's only if two tenants failed there.
 //!
 //! Reading a block changes nothing. Its end is an event of its own, because clients subscribe to it: until the plane has
 //! processed that event the pair stays blocked, even if the time has passed.
@@ -49,8 +49,8 @@ pub enum FailureReach {
     Workflow,
     /// The worker is too small for what this tenant asks of the shape.
     Tenant,
-    /// The worker lacks what every workflow of the shape needs.
-    Shape,
+    /// The worker lacks something that the workflow needs: the whole shape, as far as one tenant's jobs can tell.
+    Lacking,
 }
 
 /// A failure as evidence about a worker.
@@ -170,8 +170,11 @@ impl Blocks {
         };
         match evidence.reach {
             _ if settings.block_on == BlockOn::Exact => workflow,
-            FailureReach::Shape => BlockScope::Shape(shape),
             FailureReach::Tenant => tenant(),
+            FailureReach::Lacking => {
+                let is_lacking = |block: &Block| block.tenant != job.tenant && block.cause == evidence.cause;
+                if known().any(is_lacking) { BlockScope::Shape(shape) } else { tenant() }
+            }
             FailureReach::Workflow if !evidence.completed_elsewhere => workflow,
             FailureReach::Workflow if known().any(|block| block.tenant != job.tenant) => {
                 BlockScope::Shape(shape)

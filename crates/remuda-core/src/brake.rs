@@ -21,6 +21,9 @@
 //! | *closed*: its connection was closed by its end, and nothing followed | only a working network delivers a close; a cut one delivers nothing |
 //! | *listed*: its provider answered a list after it fell silent | our link works; for rented machines only |
 //!
+//! A close counts only if it came before the worker was late, and a list only if every list of the last lease was
+//! answered: after a cut, the ends of old requests and the provider's answers may arrive before the workers do.
+//!
 //! *Heard* counts from the moment since which messages have arrived without a gap: when the first worker returns after a
 //! cut, the others are on their way, and get a lease. *Closed* counts only if most of the silent
 //! workers were closed, because a cut may fall between the end of a long poll and the beat that replaces it. *Closed* and
@@ -36,8 +39,9 @@
 //! the remaining workers are not flooded. A mass loss is counted in machines, not in workers or suspicions: one machine
 //! with eight workers is one loss.
 //!
-//! Known limit: a worker on the plane's own host is heard over loopback while the network is cut. It counts as proof, and
-//! the others lose their attempts after their lease, as in any partition.
+//! Known limits: a worker on the plane's own host is heard over loopback while the network is cut. It counts as proof, and
+//! the others lose their attempts after their lease, as in any partition. A proxy between the plane and all workers that
+//! dies for longer than a lease closes every connection, as if every worker's process had ended.
 //!
 //! Each fleet has its own `CreationBrake`; there is one `MassLoss` for the plane, because it has one link.
 //! Reading changes nothing. The brakes do not act: `cycle` and the plane consult them.

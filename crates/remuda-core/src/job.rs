@@ -249,16 +249,18 @@ impl Job {
         failure: AttemptFailure,
         retry_class: RetryClass,
     ) -> (Cause, String) {
-        let AttemptFailure { verdict, cause, message, fault, node, took_down } = failure;
+        let AttemptFailure { verdict, cause, message, fault, node, shortage, took_down } = failure;
         let message = truncated(message);
         if took_down.is_some() {
             self.history_mut().crashed_workers.insert(worker.clone());
         }
         let past = self.remember(worker, started_at, now, verdict, &message);
         (past.cause, past.fault, past.node, past.took_down) = (Some(cause), fault, node, took_down);
-        if let RetryClass::NeedsMoreMemory(size) = retry_class {
-            past.out_of_memory = Some(size);
-        }
+        past.requested_memory = shortage.map(|it| it.requested_bytes);
+        past.out_of_memory = match retry_class {
+            RetryClass::NeedsMoreMemory(size) => Some(size),
+            _ => shortage.map(|it| it.limit_bytes.unwrap_or(0)),
+        };
         (cause, message)
     }
 

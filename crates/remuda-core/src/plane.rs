@@ -58,6 +58,7 @@ mod fleets;
 mod jobs;
 mod joins;
 mod listing;
+mod memory;
 mod outbox;
 mod passed_over;
 mod presence;

@@ -269,6 +269,9 @@ pub struct PastAttempt {
     /// Memory of the worker that ran out of it; 0 if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_memory: Option<u64>,
+    /// What it asked for when it ran out of memory, in bytes, if the service said it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_memory: Option<u64>,
     /// Hourly price of its slot; None if the machine was not rented.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Money>,
@@ -291,6 +294,7 @@ impl PastAttempt {
             node: None,
             took_down: None,
             out_of_memory: None,
+            requested_memory: None,
             price: None,
             service: None,
         }

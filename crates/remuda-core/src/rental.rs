@@ -333,6 +333,22 @@ impl Rental {
         self.joined_at.get_or_insert(now);
     }
 
+    /// The plane was away: that time counts against no machine that it waits for. True if that changed something.
+    pub fn excuse(&mut self, now: Timestamp, away: Duration) -> bool {
+        let is_waited_for = match self.phase() {
+            RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made | RentalPhase::Draining => true,
+            RentalPhase::Up | RentalPhase::Returning => false,
+        };
+        if is_waited_for {
+            let later = |at: Timestamp| at.plus(away).min(now);
+            (self.since, self.joined_at) = (later(self.since), self.joined_at.map(later));
+            if let Some(pod) = self.pod_mut() {
+                (pod.seen_at, pod.running_at) = (later(pod.seen_at), pod.running_at.map(later));
+            }
+        }
+        is_waited_for
+    }
+
     /// A complete list does not show its pod.
     pub fn was_missed(&mut self) {
         self.missed = self.missed.saturating_add(1);

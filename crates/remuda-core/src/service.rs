@@ -13,6 +13,7 @@
 
 pub mod command;
 pub mod incarnation;
+pub mod memory;
 pub mod models;
 pub mod outputs;
 pub mod startup;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use self::memory::MemoryShortage;
 use crate::cause::Cause;
 use crate::need::Capabilities;
 
@@ -203,6 +205,8 @@ pub struct ServiceFailure {
     pub message: String,
     /// The node of the workflow that failed, if it was one.
     pub node: Option<Box<FailingNode>>,
+    /// For `Memory`: what was asked for, if the error says it.
+    pub shortage: Option<MemoryShortage>,
 }
 
 /// The node of a workflow that failed, with its class and the exception if known.
@@ -297,12 +301,18 @@ impl fmt::Display for ServiceFault {
 
 impl ServiceFailure {
     pub fn new(fault: ServiceFault, message: impl Into<String>) -> Self {
-        ServiceFailure { fault, message: message.into(), node: None }
+        ServiceFailure { fault, message: message.into(), node: None, shortage: None }
     }
 
     /// The same failure, of this node.
     pub fn at_node(mut self, id: impl Into<String>, class: Option<String>) -> Self {
         self.node = Some(Box::new(FailingNode { id: id.into(), class, exception: None }));
+        self
+    }
+
+    /// The same failure, with what was asked for.
+    pub fn with_shortage(mut self, shortage: Option<MemoryShortage>) -> Self {
+        self.shortage = shortage;
         self
     }
 

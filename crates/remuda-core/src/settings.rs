@@ -61,8 +61,8 @@ pub struct Settings {
     pub look_ahead: usize,
     /// A job that has waited this long is not passed over for a warm one any more.
     pub warm_wait_max: Duration,
-    /// Share of the fleet (in percent, and at least three workers) whose loss within one lease is taken for our own
-    /// fault: nothing is requeued until things have been calm for a lease.
+    /// Share of the machines (in percent, and at least three) whose loss within one lease is a mass loss: no job is to blame
+    /// for it.
     pub mass_loss_percent: u8,
     /// The plane was not running for this long (paused, slow store): no worker is blamed for it.
     pub plane_stall_max: Duration,

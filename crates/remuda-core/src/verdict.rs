@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
+use crate::service::memory::MemoryShortage;
 use crate::service::{FailingNode, ServiceFault};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,13 +92,16 @@ pub struct AttemptFailure {
     /// What the service reported, if it did.
     pub fault: Option<ServiceFault>,
     pub node: Option<Box<FailingNode>>,
+    /// What was asked for, if it ran out of memory and the service said it.
+    pub shortage: Option<MemoryShortage>,
     /// Set if something went down with the attempt.
     pub took_down: Option<CrashEvidence>,
 }
 
 impl AttemptFailure {
     pub fn new(verdict: AttemptVerdict, cause: Cause, message: impl Into<String>) -> Self {
-        AttemptFailure { verdict, cause, message: message.into(), fault: None, node: None, took_down: None }
+        let (fault, node, shortage, took_down) = (None, None, None, None);
+        AttemptFailure { verdict, cause, message: message.into(), fault, node, shortage, took_down }
     }
 }
 

@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Capabilities;
+use crate::service::memory::MemoryShortage;
 use crate::service::{FailingNode, ServiceFault, ServiceState};
 use crate::workflow::JobKeys;
 
@@ -158,6 +159,9 @@ pub struct FinishedAttempt {
     /// The node of the workflow that failed, if the service reported one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Box<FailingNode>>,
+    /// For a failure for want of memory: what was asked for, if the service reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shortage: Option<MemoryShortage>,
     /// For `completed`: the service's message about it was lost, and a probe found the end. `message` says when.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recovered: bool,

@@ -229,7 +229,7 @@ impl Agent {
 
     /// The service reports a failure, which is also evidence about the service itself.
     pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: ServiceFailure) {
-        let ServiceFailure { mut fault, message, node } = failure;
+        let ServiceFailure { mut fault, message, node, shortage } = failure;
         let work = self.held.get(&job);
         let was_restarted = work.is_some_and(|work| work.lost_to_restart);
         let exit = work.and_then(|work| work.exit);
@@ -248,6 +248,7 @@ impl Agent {
             cause,
             fault,
             node,
+            shortage,
             ..finished(job, attempt, AttemptOutcome::Failed, message)
         });
     }
@@ -334,6 +335,6 @@ impl Work {
 }
 
 fn finished(job: JobId, attempt: Attempt, outcome: AttemptOutcome, message: String) -> FinishedAttempt {
-    let (result, cause, fault, node, recovered) = (None, None, None, None, false);
-    FinishedAttempt { job, attempt, outcome, result, cause, fault, node, recovered, message }
+    let (result, cause, fault, node, shortage) = (None, None, None, None, None);
+    FinishedAttempt { job, attempt, outcome, result, cause, fault, node, shortage, recovered: false, message }
 }

@@ -98,8 +98,9 @@ impl MassLoss {
         let is_gap = now.since(self.heard_at) >= settings.suspect_after;
         match (is_gap, is_on_time) {
             (true, false) => (self.hearing_since, self.returning_until) = (now, now.plus(settings.lease)),
-            // Idle workers beat no more often than that; but a short cut may have ended just now.
-            (true, true) => self.settling_until = now.plus(settings.beat_busy),
+            // Idle workers beat no more often than that; but a cut shorter than their interval may have ended just now, and
+            // the others return when their requests time out.
+            (true, true) => self.settling_until = now.plus(settings.suspect_after),
             (false, _) => {}
         }
         self.heard_at = now;
@@ -360,7 +361,7 @@ mod tests {
     #[test]
     fn verdicts_are_paced_by_machines() {
         let mut brake = MassLoss::default();
-        hear(&mut brake, 20, 99, true);
+        [10, 20].into_iter().for_each(|now| hear(&mut brake, now, 99, true));
         let judged = |brake: &mut MassLoss, now: u64, among: std::ops::Range<usize>| {
             among.filter(|n| matches!(judge(brake, now, *n, 0, false), Judgement::Dead)).count()
         };
@@ -372,7 +373,7 @@ mod tests {
     #[test]
     fn mass_is_counted_in_machines_within_a_lease() {
         let mut brake = MassLoss::default();
-        hear(&mut brake, 20, 99, true);
+        [10, 20].into_iter().for_each(|now| hear(&mut brake, now, 99, true));
         let mut is_mass_after = |now, n| {
             assert_eq!(judge(&mut brake, now, n, 0, false), Judgement::Dead);
             brake.is_mass()
@@ -385,7 +386,7 @@ mod tests {
     #[test]
     fn returned_worker_does_not_count_as_lost() {
         let mut brake = MassLoss::default();
-        hear(&mut brake, 20, 99, true);
+        [10, 20].into_iter().for_each(|now| hear(&mut brake, now, 99, true));
         assert_eq!([1, 2].map(|n| judge(&mut brake, 30, n, 0, false)), [Judgement::Dead; 2]);
         hear(&mut brake, 31, 1, false);
         assert_eq!((judge(&mut brake, 31, 3, 0, false), brake.is_mass()), (Judgement::Dead, false));
@@ -402,6 +403,7 @@ mod tests {
             Judgement::Unproven,
             "it may have been cut off as well"
         );
-        assert_eq!(judge(&mut brake, 36, 1, 0, false), Judgement::Dead);
+        assert_eq!(judge(&mut brake, 45, 1, 0, false), Judgement::Unproven, "its request times out by then");
+        assert_eq!(judge(&mut brake, 46, 1, 0, false), Judgement::Dead);
     }
 }

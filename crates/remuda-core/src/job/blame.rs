@@ -64,6 +64,16 @@ impl Job {
         self.attempts().iter().filter(is_own).map(|past| &past.worker)
     }
 
+    /// Whether this worker has answered: an attempt there raised an error, or the worker lacks something that the job needs.
+    /// An attempt that was lost there is no answer.
+    pub fn has_answer_of(&self, worker: &WorkerId) -> bool {
+        let is_answer = |past: &PastAttempt| {
+            past.cause.is_some_and(Cause::is_job_fault)
+                || matches!(past.fault, Some(ServiceFault::Missing | ServiceFault::Memory))
+        };
+        self.attempts().iter().any(|past| past.worker == *worker && is_answer(past))
+    }
+
     /// Whether an attempt on this worker failed before, for any cause.
     pub fn has_failed_on(&self, worker: &WorkerId) -> bool {
         self.attempts().iter().any(|attempt| attempt.worker == *worker && attempt.cause.is_some())

@@ -90,12 +90,13 @@ impl Plane {
             AttemptOutcome::Completed => self.complete(now, worker, fence, finished),
             AttemptOutcome::Failed => {
                 let message = message_or(&finished.message, "failed without a message");
-                let failure = AttemptFailure {
+                let mut failure = AttemptFailure {
                     fault: finished.fault,
                     node: finished.node.clone(),
+                    shortage: finished.shortage,
                     ..AttemptFailure::new(AttemptVerdict::Failed, cause, message)
                 };
-                let (blame, retry_class) = self.judge_report(now, worker, cause, finished);
+                let (blame, retry_class) = self.judge_report(now, worker, finished, &mut failure);
                 self.fail(now, fence, failure, blame, retry_class)
             }
             AttemptOutcome::Cancelled => {
@@ -121,8 +122,8 @@ impl Plane {
         &self,
         now: Timestamp,
         worker: &WorkerId,
-        cause: Cause,
         finished: &FinishedAttempt,
+        failure: &mut AttemptFailure,
     ) -> (Blame, RetryClass) {
         match finished.fault {
             Some(ServiceFault::Crashed | ServiceFault::Device) => {
@@ -133,12 +134,9 @@ impl Plane {
             }
             Some(ServiceFault::Killed) => (Blame::Unrelated, RetryClass::Retry),
             Some(fault) if fault.is_final() => (Blame::Unrelated, RetryClass::Never),
-            Some(ServiceFault::Memory) => {
-                let size = self.workers.get(worker).and_then(|worker| worker.offer.vram_bytes);
-                (Blame::Pair, RetryClass::NeedsMoreMemory(size.unwrap_or(0)))
-            }
+            Some(ServiceFault::Memory) => self.judge_memory(now, worker, finished, failure),
             Some(ServiceFault::Missing) => (Blame::Pair, self.judge_missing(now, worker, finished.job)),
-            Some(_) | None if cause.is_job_fault() => {
+            Some(_) | None if failure.cause.is_job_fault() => {
                 (Blame::Pair, self.judge_job_error(now, worker, finished))
             }
             Some(_) | None => (Blame::Pair, RetryClass::Retry),
@@ -154,9 +152,12 @@ impl Plane {
         if !is_repeated && matching.another_could_now(job, worker) {
             return RetryClass::Elsewhere;
         }
-        // A worker that alone fails what others complete is more likely at fault than the job: worth waiting for one.
-        let is_worth_waiting =
-            !is_repeated && matching.is_odd_one_out(job, worker) && matching.another_could(job, worker);
+        // A worker that alone fails what others complete is more likely at fault than the job: worth waiting for one, but
+        // not longer than until it fails here again.
+        let is_worth_waiting = !is_repeated
+            && !job.has_answer_of(worker)
+            && matching.is_odd_one_out(job, worker)
+            && matching.another_could(job, worker);
         if job.attempts_max.is_some() || is_worth_waiting { RetryClass::Retry } else { RetryClass::Never }
     }
 
@@ -258,7 +259,6 @@ impl Plane {
             is_of_former_service = cause == Cause::Service && began_with < worker.service_restarts;
             worker.counts.failed += u64::from(cause.is_job_fault() || cause == Cause::Service);
         }
-        let workflow = job.workflow_hash;
         // What happened to a service that has started again says nothing about the one that runs now.
         if blame == Blame::Unrelated || !cause.blames_pair() || is_of_former_service {
             self.trust.release(&worker_id, job);
@@ -266,8 +266,8 @@ impl Plane {
         } else {
             self.apply_evidence(now, &worker_id, id, blame, &message);
         }
-        if retry_at.is_none() && cause.is_job_fault() {
-            self.trust.acquit_workers(now, workflow, &mut self.outbox);
+        if let Some(job) = self.jobs.get(id).filter(|_| retry_at.is_none() && cause.is_job_fault()) {
+            self.trust.acquit_workers(now, job, &mut self.outbox);
         }
         let failure = FailureNotice { attempt: fence.attempt, cause, reason: message, retry_at };
         match retry_at {

@@ -320,7 +320,6 @@ impl Plane {
         // A newer beat came before the end of the old one was noticed: nothing is missing.
         if (worker.beat_seq, worker.line) == (seq, WorkerLine::Polling) {
             worker.close_line(now);
-            self.workers.note_closed(id);
             self.workers.watch(now, id, &self.settings, &mut self.outbox);
         }
         Ok(PlaneAnswer::Done)

@@ -150,14 +150,18 @@ impl Plane {
     }
 
     /// Machines that will help a waiting job, or why none is being rented.
-    pub(super) fn pending_machines(&self, job: &Job) -> Option<String> {
+    pub(super) fn pending_machines(&self, now: Timestamp, job: &Job) -> Option<String> {
         let demand = &job.kind.demand;
         let fleets =
             self.settings.fleets.iter().filter(|fleet| fleet.can_rent && self.could_run(fleet, demand));
         let mut held_back = None;
         for fleet in fleets {
             match self.fleets.spawning(&fleet.id) {
-                0 => held_back = held_back.or_else(|| self.fleets.held_back(&fleet.id).first()),
+                0 => {
+                    let problem = || self.fleet_problem(now, &fleet.id);
+                    let last = || self.fleets.held_back(&fleet.id).first().cloned();
+                    held_back = held_back.or_else(problem).or_else(last);
+                }
                 1 => return Some("waiting for 1 machine to come up".to_owned()),
                 count => return Some(format!("waiting for {count} machines to come up")),
             }

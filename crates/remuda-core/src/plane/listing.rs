@@ -1,5 +1,7 @@
 //! What follows from a provider's list for machines and their workers, and the timed calls to providers.
 
+use std::time::Duration;
+
 use super::attempts::Blame;
 use super::{FleetEvent, Plane};
 use crate::alarm::Alarm;
@@ -19,7 +21,8 @@ impl Plane {
         id: &FleetId,
         result: Result<Vec<Pod>, ProviderError>,
     ) {
-        let asked_at = self.fleets.list_answered(now, id, result.is_ok());
+        let every = self.settings.fleet(id).map_or(Duration::ZERO, |fleet| fleet.limits.list_every);
+        let asked_at = self.fleets.list_answered(now, id, result.is_ok(), every);
         let pods = match result {
             Ok(pods) => pods,
             Err(fault) => {
@@ -36,7 +39,10 @@ impl Plane {
             self.judge_pod(now, machine, pod);
         }
         if !is_doubtful {
-            self.workers.record_list(now);
+            // The first answer after an outage of our own proves nothing: the workers are on their way as well.
+            if self.fleets.is_listed_steadily(now, id, self.settings.lease) {
+                self.workers.record_list(now);
+            }
             self.fleets.track_orphans(now, &settings, strays, &self.settings, &mut self.outbox);
         }
         self.judge_machines(now, &settings);
@@ -143,9 +149,11 @@ impl Plane {
             && pod.status == PodStatus::Running
             && pod.ssh.is_some()
             && self.settings.fleet(&id).is_some_and(|settings| settings.needs_bootstrap);
-        let is_visited = matches!(self.fleets.bootstrap(machine), Some(Bootstrap::Running | Bootstrap::Done));
+        let is_visited =
+            matches!(self.fleets.bootstrap(machine), Some(Bootstrap::Running { .. } | Bootstrap::Done));
         if is_wanted && !is_visited {
-            self.fleets.set_bootstrap(machine, Bootstrap::Running);
+            let again = Bootstrap::again(self.fleets.bootstrap(machine));
+            self.fleets.set_bootstrap(machine, again);
             self.outbox.publish(now, FleetEvent::MachinePreparing(machine));
             self.outbox.call_provider(
                 &id,

@@ -22,13 +22,15 @@ use crate::worker::{ContactEvent, Overrun, PendingCancel};
 const LOST_TOGETHER_MIN: usize = 2;
 
 impl Plane {
-    /// The plane was paused or its store was slow: that time does not count as any worker's silence.
+    /// The plane was paused or its store was slow: that time counts neither as any worker's silence nor against a machine
+    /// that is coming up or drained.
     pub(super) fn notice_own_absence(&mut self, now: Timestamp) {
         let away = now.since(self.stepped_at);
         if away < self.settings.plane_stall_max {
             return;
         }
         self.workers.excuse_silence(now, away);
+        self.fleets.excuse(now, away, &mut self.outbox);
         self.outbox.publish(now, DomainEvent::PlaneAway(away));
     }
 
@@ -58,11 +60,13 @@ impl Plane {
         self.assign(now, id);
     }
 
-    /// No new work for the worker; it keeps its attempts for now.
+    /// No new work for the worker; it keeps its attempts for now. Others are asked for a beat, so that there is a proof
+    /// when its lease has run out.
     fn mark_suspect(&mut self, now: Timestamp, id: &WorkerId) {
         self.workers.mark_suspect(now, id, &mut self.outbox);
         self.router.offer_again();
         self.expedite_list(now, id);
+        self.ask_for_beats(now);
     }
 
     /// The worker's lease ran out: it is dead if there is a proof that we hear.
@@ -121,7 +125,8 @@ impl Plane {
         let reason = worker.reason.clone();
         let held: Vec<_> =
             worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
-        let is_one_of_many = self.workers.lost_lately(now, id, self.settings.lease) >= LOST_TOGETHER_MIN;
+        let is_one_of_many = self.workers.mass_loss().is_mass()
+            || self.workers.silent_lately(now, id, self.settings.lease) >= LOST_TOGETHER_MIN;
         for (job, has_begun) in held {
             // A worker that fell silent before it confirmed the job, or together with others, was not crashed by it.
             let blame = match has_begun && !is_one_of_many {

@@ -151,7 +151,7 @@ impl<'a> Matching<'a> {
             return Some(reason);
         }
         if self.avoids(job, worker) {
-            let is_too_small = !job.has_failed_on(&worker.id);
+            let is_too_small = !job.has_failed_on(&worker.id) || self.is_too_small(job, worker);
             return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedBefore });
         }
         match (worker.line.is_closed(), worker.free_slots(self.now)) {
@@ -178,18 +178,26 @@ impl<'a> Matching<'a> {
         }
     }
 
-    /// Whether a worker on which the job has not failed could take it now, besides the one on which it runs.
+    /// Whether a worker that has not answered yet could take the job now, besides the one on which it runs. One that has
+    /// just ended its long poll is about to beat.
     pub(super) fn another_could_now(&self, job: &Job, runs_on: &WorkerId) -> bool {
-        let others = self.workers.free().iter().filter(|id| *id != runs_on && !job.has_failed_on(id));
-        others.filter_map(|id| self.workers.get(id)).any(|worker| self.passed_over(job, worker).is_none())
+        let is_other = |worker: &&Worker| worker.id != *runs_on && !job.has_answer_of(&worker.id);
+        let free = self.workers.free().iter().filter_map(|id| self.workers.get(id));
+        free.filter(is_other).any(|worker| self.passed_over(job, worker).is_none())
+            || self.workers.between_polls().filter(is_other).any(|worker| {
+                mismatch(&job.kind.demand, worker).is_none()
+                    && self.worker_obstacle(job, worker).is_none()
+                    && !self.avoids(job, worker)
+                    && !self.is_disturbed(job, worker)
+            })
     }
 
-    /// Whether a worker on which the job has not failed could take it, now or when it has a free slot.
+    /// Whether a worker that has not answered yet could take it, now or when it has a free slot.
     pub(super) fn another_could(&self, job: &Job, runs_on: &WorkerId) -> bool {
         self.workers.iter().any(|other| {
             other.id != *runs_on
                 && other.slots > 0
-                && !job.has_failed_on(&other.id)
+                && !job.has_answer_of(&other.id)
                 && mismatch(&job.kind.demand, other).is_none()
                 && self.worker_obstacle(job, other).is_none()
         })
@@ -207,13 +215,13 @@ impl<'a> Matching<'a> {
     }
 
     /// Whether an operator excluded this worker for this shape.
-    fn is_excluded(&self, shape: &Shape, worker: &WorkerId) -> bool {
+    pub(super) fn is_excluded(&self, shape: &Shape, worker: &WorkerId) -> bool {
         self.router.affinities.get(shape).is_some_and(|affinity| affinity.excluded.contains(worker))
     }
 
-    /// Whether a retry avoids this worker because another one could take it soon.
+    /// Whether a retry avoids this worker: another one could take it soon, or only a larger one can.
     fn avoids(&self, job: &Job, worker: &Worker) -> bool {
-        job.is_avoiding(self.now)
+        let is_avoided = job.is_avoiding(self.now)
             && job.should_avoid(&worker.id, &worker.offer)
             && self.workers.iter().any(|other| {
                 other.id != worker.id
@@ -221,7 +229,8 @@ impl<'a> Matching<'a> {
                     && !job.should_avoid(&other.id, &other.offer)
                     && mismatch(&job.kind.demand, other).is_none()
                     && self.worker_obstacle(job, other).is_none()
-            })
+            });
+        is_avoided || self.is_too_small(job, worker)
     }
 }
 

@@ -8,7 +8,7 @@ use super::{DomainEvent, Outbox, PassedOver};
 use crate::alarm::Alarm;
 use crate::block::{Block, BlockEvidence, BlockState, Blocks, FailureReach};
 use crate::cause::Cause;
-use crate::id::{Hash, Shape, Tenant, WorkerId, WorkflowHash};
+use crate::id::{Hash, Shape, Tenant, WorkerId};
 use crate::job::Job;
 use crate::quarantine::{
     Quarantine, QuarantineEntry, QuarantineEvidence, QuarantineState, QuarantineVerdict,
@@ -42,10 +42,17 @@ pub(super) struct Evidence<'a> {
 impl Evidence<'_> {
     fn reach(&self) -> FailureReach {
         match self.fault {
-            Some(ServiceFault::Missing) => FailureReach::Shape,
+            Some(ServiceFault::Missing) => FailureReach::Lacking,
+            // What no card of this size can give says nothing about smaller demands.
+            Some(ServiceFault::Memory) if self.is_beyond_the_card() => FailureReach::Workflow,
             Some(ServiceFault::Memory) => FailureReach::Tenant,
             Some(_) | None => FailureReach::Workflow,
         }
+    }
+
+    fn is_beyond_the_card(&self) -> bool {
+        let last = self.job.attempts().last();
+        last.is_some_and(|last| last.requested_memory > last.out_of_memory)
     }
 }
 
@@ -250,10 +257,15 @@ impl Trust {
         scope
     }
 
-    /// The workflow itself fails: no worker is kept apart from it any longer.
-    pub(super) fn acquit_workers(&mut self, now: Timestamp, workflow: WorkflowHash, outbox: &mut Outbox) {
-        let scope = BlockScope::Workflow(workflow);
-        for (worker, scope) in self.blocks.find(|_, it, _| *it == scope) {
+    /// The workflow itself fails: no worker is kept apart from it any longer. A block of its shape that began with errors
+    /// of jobs goes too, because this one may have been part of its evidence.
+    pub(super) fn acquit_workers(&mut self, now: Timestamp, job: &Job, outbox: &mut Outbox) {
+        let (workflow, shape) = (BlockScope::Workflow(job.workflow_hash), *job.kind.shape);
+        let is_meant = |scope: &BlockScope, block: &Block| {
+            let is_wide = !matches!(scope, BlockScope::Workflow(_));
+            *scope == workflow || is_wide && block.shape == shape && block.cause.is_job_fault()
+        };
+        for (worker, scope) in self.blocks.find(|_, scope, block| is_meant(scope, block)) {
             self.lift(now, &worker, &scope, "the workflow itself fails", outbox);
         }
     }

@@ -124,7 +124,8 @@ impl Plane {
                     reason = format!("{reason}; {brake}");
                 }
                 // Machines on their way matter most to a waiting client.
-                self.pending_machines(job).map_or(reason.clone(), |coming| format!("{coming} ({reason})"))
+                self.pending_machines(now, job)
+                    .map_or(reason.clone(), |coming| format!("{coming} ({reason})"))
             }
             JobState::Running { worker, started_at, .. } => {
                 let hold = self.workers.get(worker).and_then(|worker| worker.assignments.get(&job.id));

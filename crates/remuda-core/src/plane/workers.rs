@@ -112,13 +112,16 @@ impl Workers {
         }
     }
 
-    /// Machines besides that of this worker whose workers fell silent within this time.
-    pub(super) fn lost_lately(&self, now: Timestamp, id: &WorkerId, within: Duration) -> usize {
+    /// Machines besides that of this worker whose workers are silent since a short time: not judged yet, or judged within
+    /// this time.
+    pub(super) fn silent_lately(&self, now: Timestamp, id: &WorkerId, within: Duration) -> usize {
         let own = self.known.get(id).map(|worker| &worker.machine);
-        let is_lost = |worker: &&Worker| {
-            worker.presence() == Presence::Offline
-                && worker.state() != WorkerState::Terminated
-                && now.since(worker.changed_at) < within
+        let is_lost = |worker: &&Worker| match worker.presence() {
+            Presence::Online => false,
+            Presence::Suspect => worker.state() != WorkerState::Terminated,
+            Presence::Offline => {
+                worker.state() != WorkerState::Terminated && now.since(worker.changed_at) < within
+            }
         };
         let lost = self.known.values().filter(is_lost).map(|worker| &worker.machine);
         lost.filter(|machine| Some(*machine) != own).collect::<BTreeSet<_>>().len()
@@ -126,6 +129,11 @@ impl Workers {
 
     pub(super) fn free(&self) -> &BTreeSet<WorkerId> {
         &self.free
+    }
+
+    /// Workers with a free slot whose line was closed a moment ago: they are about to beat.
+    pub(super) fn between_polls(&self) -> impl Iterator<Item = &Worker> {
+        self.known.values().filter(|worker| worker.is_between_polls())
     }
 
     /// Updates the index of free workers for one of them.

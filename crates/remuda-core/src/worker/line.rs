@@ -53,6 +53,12 @@ impl Worker {
         self.line = WorkerLine::Closed { at: now };
     }
 
+    /// Whether it has ended its long poll a moment ago, and could take work with its next beat.
+    pub fn is_between_polls(&self) -> bool {
+        let has_room = self.assignments.len() + self.cancels.len() < self.slots as usize;
+        matches!(self.line, WorkerLine::Closed { .. }) && has_room
+    }
+
     /// True once, when no message followed a close within the grace.
     pub fn lose_line(&mut self, now: Timestamp) -> bool {
         let is_over = self.line.wake_at().is_some_and(|at| at <= now);

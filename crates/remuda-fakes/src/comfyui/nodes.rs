@@ -307,7 +307,7 @@ fn tests() -> Vec<Class> {
         ),
         class("RemudaFail", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
             "kind",
-            words("error oom cuda disk exit crash"),
+            words("error oom huge cuda disk exit crash"),
             json!({}),
         ),
         class("RemudaText", "remuda", &[]).takes("text", Kind::Text, json!({"default": ""})).output(),

@@ -101,6 +101,7 @@ pub(crate) fn queued(millis: u64) -> JobStatus {
 pub(crate) fn running(millis: u64, attempt: u32) -> JobStatus {
     let tried = PastAttempt {
         out_of_memory: Some(8 << 30),
+        requested_memory: Some(300 << 30),
         verdict: Some(AttemptVerdict::Failed),
         fault: Some(ServiceFault::Memory),
         node: Some(Box::new(FailingNode {

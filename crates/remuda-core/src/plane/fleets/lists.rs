@@ -37,6 +37,8 @@ pub(super) struct Lists {
     is_urgent: bool,
     /// Failed lists in a row; they make lists less frequent.
     failed: u32,
+    /// Since when every list was answered, and none was missing: before that our own link may have been down.
+    steady_since: Option<Timestamp>,
     /// The last list was complete.
     pub(super) is_known: bool,
     /// Complete lists so far.
@@ -55,20 +57,38 @@ impl Lists {
 }
 
 impl Fleets {
-    /// Takes note of the answer to a list call; returns when it was requested.
+    /// Takes note of the answer to a list call, made `every` so often; returns when it was requested.
     pub(in crate::plane) fn list_answered(
         &mut self,
         now: Timestamp,
         id: &FleetId,
         is_complete: bool,
+        every: Duration,
     ) -> Option<Timestamp> {
         let lists = self.lists.entry(id.clone()).or_default();
         let asked_at = lists.asked_at.take();
+        let has_gap = lists.answered_at.is_none_or(|before| now.since(before) >= (every * 2).max(ANSWER_MAX));
+        lists.steady_since = match lists.steady_since {
+            _ if !is_complete => None,
+            Some(since) if !has_gap => Some(since),
+            Some(_) | None => Some(now),
+        };
         lists.answered_at = Some(now);
         lists.is_known = is_complete;
         lists.complete = lists.complete.saturating_add(u32::from(is_complete));
         lists.failed = if is_complete { 0 } else { lists.failed.saturating_add(1) };
         asked_at
+    }
+
+    /// Whether its provider has answered every list for this long: our link works, and whoever could be heard was.
+    pub(in crate::plane) fn is_listed_steadily(
+        &self,
+        now: Timestamp,
+        id: &FleetId,
+        within: Duration,
+    ) -> bool {
+        let since = self.lists.get(id).and_then(|lists| lists.steady_since);
+        since.is_some_and(|since| now.since(since) >= within)
     }
 
     /// A machine costs more than its offer was said to: the prices have changed since they were asked for.

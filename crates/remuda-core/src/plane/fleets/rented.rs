@@ -21,6 +21,15 @@ use crate::worker::LifeEvent;
 const CAPACITY_WAIT: Duration = Duration::from_secs(60);
 
 impl Fleets {
+    /// The plane was away: that time counts against no machine that it waits for.
+    pub(in crate::plane) fn excuse(&mut self, now: Timestamp, away: Duration, outbox: &mut Outbox) {
+        let excused =
+            self.rentals.values_mut().filter_map(|it| it.excuse(now, away).then(|| it.machine.clone()));
+        for machine in excused.collect::<Vec<_>>() {
+            self.store_rental(&machine, outbox);
+        }
+    }
+
     /// Orders machines. They are stored in the same commit that releases the call to the provider.
     pub(in crate::plane) fn rent(
         &mut self,

@@ -5,13 +5,13 @@ use super::*;
 use crate::service::{FailingNode, ServiceFault};
 use crate::wire::FinishedAttempt;
 
-fn of(tenant: &'static str) -> impl Fn(&mut JobSubmission) {
+pub(super) fn of(tenant: &'static str) -> impl Fn(&mut JobSubmission) {
     move |it| it.job.tenant = tenant.parse().unwrap()
 }
 
 impl Story {
     /// The worker reports that a node raised this exception.
-    fn raise(&mut self, worker: &str, job: JobId, node: &str, exception: &str) {
+    pub(super) fn raise(&mut self, worker: &str, job: JobId, node: &str, exception: &str) {
         self.fault(worker, job, ServiceFault::Node, |it| {
             it.node = Some(Box::new(FailingNode {
                 id: node.to_owned(),
@@ -21,7 +21,7 @@ impl Story {
         });
     }
 
-    fn fault(
+    pub(super) fn fault(
         &mut self,
         worker: &str,
         job: JobId,
@@ -38,7 +38,7 @@ impl Story {
         self.poll(worker);
     }
 
-    fn worker_of(&self, job: JobId) -> String {
+    pub(super) fn worker_of(&self, job: JobId) -> String {
         self.kept.status(job).state.worker().expect("it runs").to_string()
     }
 }
@@ -232,4 +232,110 @@ fn job_whose_workers_vanish_is_tried_alone_before_it_is_poison() {
     story.is(beside, "queued");
     story.complete("c", job);
     story.is(beside, "running on c");
+}
+
+/// Faults: J8, J2. The first of many to be judged is one of many, too.
+#[test]
+fn mass_loss_is_held_against_no_job() {
+    let mut story = Story::new();
+    let names: Vec<_> = (0..6).map(|n| format!("w{n}")).collect();
+    names.iter().for_each(|name| story.join(name));
+    let jobs: Vec<_> = names.iter().map(|_| story.submit("s")).collect();
+    story.work_to(10, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    story.join_with("spare", |join| join.slots = 10);
+    story.work_to(60, &["spare"]);
+    for job in jobs {
+        story.is(job, "running on spare, attempt 2");
+        assert!(story.kept.status(job).crashed_workers.is_empty(), "{:?}", story.kept.status(job));
+    }
+}
+
+/// Faults: J6. What two careless tenants did at the same time keeps the third from no worker.
+#[test]
+fn bad_workflows_of_two_tenants_at_once_delay_no_third() {
+    let mut story = Story::new();
+    ["a", "b"].iter().for_each(|worker| story.join_with(worker, |join| join.slots = 3));
+    for name in ["a", "b"] {
+        let done = story.submit_with("s", |it| it.job.needs.pin = Some(id(name))).unwrap();
+        story.complete(name, done);
+    }
+    let pinned = |tenant: &'static str| {
+        move |it: &mut JobSubmission| {
+            it.job.tenant = tenant.parse().unwrap();
+            it.job.options.preferred = [id("a")].into();
+        }
+    };
+    let bad: Vec<_> =
+        ["anna", "bert"].into_iter().map(|it| story.submit_with("s", pinned(it)).unwrap()).collect();
+    bad.iter().for_each(|job| story.raise("a", *job, "1", "FileNotFoundError"));
+    bad.iter().for_each(|job| story.raise("b", *job, "1", "FileNotFoundError"));
+    story.are(&bad, "failed: boom");
+    assert!(story.kept.blocks.is_empty(), "the workflows were at fault: {:?}", story.kept.blocks);
+    let good = story.submit_with("s", |it| it.job.needs.pin = Some(id("a"))).unwrap();
+    story.is(good, "running on a, attempt 1");
+}
+
+/// Faults: J6, V17. A file that is missing for one tenant is no evidence for another, until that one misses it too.
+#[test]
+fn worker_that_lacks_something_is_kept_from_other_tenants_only_on_their_own_evidence() {
+    let mut story = Story::new();
+    story.join("a");
+    let first = story.submit_with("s", of("anna")).unwrap();
+    story.join_busy("y");
+    story.fault("a", first, ServiceFault::Missing, |_| {});
+    let again = story.submit_with("s", of("anna")).unwrap();
+    story.is(again, "queued");
+    let other = story.submit_with("s", of("bert")).unwrap();
+    story.is(other, "running on a, attempt 1");
+    story.fault("a", other, ServiceFault::Missing, |_| {});
+    let third = story.submit_with("s", of("cara")).unwrap();
+    story.is(third, "queued");
+}
+
+/// Faults: J7. The wait for another worker ends when the error comes back where it came from.
+#[test]
+fn error_is_told_when_it_comes_back_before_another_worker_was_free() {
+    let mut story = Story::new();
+    story.join("b");
+    let done = story.submit("s");
+    story.complete("b", done);
+    story.submit("video");
+    story.join("a");
+    let job = story.submit("s");
+    story.raise("a", job, "4", "ImportError");
+    story.is(job, "queued");
+    story.beat_to(70, &["a", "b"]);
+    story.is(job, "running on a, attempt 2");
+    story.raise("a", job, "4", "ImportError");
+    story.is(job, "failed: boom");
+}
+
+/// Faults: J7, J1. An agent that ends its long poll to beat is there all the same.
+#[test]
+fn worker_between_two_polls_gets_the_second_attempt() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.join("b");
+    story.drop_line("b").unwrap();
+    story.raise("a", job, "4", "ValueError");
+    story.is(job, "queued");
+    story.poll("b");
+    story.is(job, "running on b, attempt 2");
+}
+
+/// Faults: J7. A worker that lost the job has not said what it thinks of it.
+#[test]
+fn worker_that_lost_the_job_may_still_answer() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.fault("a", job, ServiceFault::Lost, |_| {});
+    story.join("b");
+    story.beat_to(5, &["a", "b"]);
+    story.is(job, "running on b, attempt 2");
+    story.raise("b", job, "4", "ValueError");
+    story.is(job, "running on a, attempt 3");
+    story.raise("a", job, "4", "ValueError");
+    story.is(job, "failed: boom");
 }

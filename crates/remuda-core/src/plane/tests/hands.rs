@@ -182,6 +182,7 @@ pub(super) fn finished(
         cause,
         fault: None,
         node: None,
+        shortage: None,
         recovered: false,
         message: "boom".to_owned(),
     }

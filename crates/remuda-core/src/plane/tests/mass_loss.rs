@@ -194,6 +194,59 @@ fn plane_that_is_cut_off_for_two_minutes_requeues_nothing() {
     }
 }
 
+/// Faults: J3. An idle worker beats so rarely that it may miss nothing of a short cut; its beat proves nothing yet.
+#[test]
+fn cut_that_an_idle_worker_did_not_notice_costs_no_busy_worker_its_job() {
+    for returns_after in [1, 4, 9, 14] {
+        let (mut story, names, jobs) = busy_fleet(3);
+        let idle = join_spare(&mut story, 1);
+        story.to(49);
+        // The cut is over: the idle one beats as it would have anyway, the others when their requests have timed out.
+        story.poll(&idle[0]);
+        story.to(49 + returns_after);
+        names.iter().for_each(|name| story.poll(name));
+        let all: Vec<_> = names.iter().chain(&idle).map(String::as_str).collect();
+        story.work_to(120, &all);
+        for (job, name) in jobs.iter().zip(&names) {
+            story.is(*job, &format!("running on {name}, attempt 1"));
+        }
+    }
+}
+
+/// Faults: J3. When the cut is over, the ends of the requests that timed out meanwhile arrive before the next beats.
+#[test]
+fn ends_of_old_requests_after_a_cut_prove_no_death() {
+    let (mut story, names, jobs) = busy_fleet(4);
+    story.to(130);
+    names.iter().for_each(|name| drop(story.drop_line(name).unwrap()));
+    story.wait(3);
+    story.are(&jobs, "running");
+    names.iter().for_each(|name| story.poll(name));
+    story.work_to(200, &refs(&names));
+    for (job, name) in jobs.iter().zip(&names) {
+        story.is(*job, &format!("running on {name}, attempt 1"));
+    }
+}
+
+/// Faults: J2. Only idle workers are left, which beat every 30 s: they are asked to beat before the lease has run out.
+#[test]
+fn idle_survivors_prove_in_time_that_the_others_are_dead() {
+    let (mut story, names, jobs) = busy_fleet(5);
+    let idle = join_spare(&mut story, 2);
+    story.work_to(10, &refs(&names));
+    for second in 11..=55 {
+        story.to(second);
+        for name in refs(&idle) {
+            let is_asked = story.plane.worker(&id(name)).unwrap().line != crate::worker::WorkerLine::Polling;
+            if is_asked || second % 30 == 0 {
+                story.poll(name);
+            }
+        }
+    }
+    assert_eq!(moved(&story, &jobs, &names), 5);
+    assert_eq!(story.news("fleet:"), [""; 0]);
+}
+
 /// Faults: J3.
 #[test]
 fn worker_that_died_during_a_cut_is_found_after_it() {

@@ -8,7 +8,7 @@ use super::Workers;
 use crate::alarm::Alarm;
 use crate::brake::{Judgement, MassLoss, Silence};
 use crate::id::WorkerId;
-use crate::machine::Presence;
+use crate::machine::{Presence, WorkerState};
 use crate::plane::{DomainEvent, Outbox};
 use crate::settings::Settings;
 use crate::time::Timestamp;
@@ -40,19 +40,13 @@ impl Workers {
         self.update_free(now, id);
     }
 
-    /// No new work for the worker; it keeps its attempts for now.
+    /// No new work for the worker; it keeps its attempts for now. Only a close that came before it was late says that its
+    /// process has ended: after a cut, the ends of requests that timed out meanwhile arrive first.
     pub(in crate::plane) fn mark_suspect(&mut self, now: Timestamp, id: &WorkerId, outbox: &mut Outbox) {
         let Some(worker) = self.known.get_mut(id) else { return };
         worker.contact(ContactEvent::Late);
         self.mass_loss.record_silence(id, worker.line.is_closed());
         outbox.publish(now, DomainEvent::ClientState(worker));
-    }
-
-    /// The connection of a worker was closed by its end.
-    pub(in crate::plane) fn note_closed(&mut self, id: &WorkerId) {
-        if self.known.get(id).is_some_and(|worker| worker.presence() != Presence::Online) {
-            self.mass_loss.record_silence(id, true);
-        }
     }
 
     /// A worker beats or joins. `is_on_time`: it was expected about now.
@@ -145,6 +139,9 @@ impl Workers {
         for worker in self.known.values_mut() {
             worker.watch.extend_deadline(now, away);
             worker.excused_at = now;
+            if worker.state() == WorkerState::Terminating {
+                worker.changed_at = worker.changed_at.plus(away).min(now);
+            }
             for hold in worker.assignments.values_mut() {
                 hold.progressed_at = hold.progressed_at.plus(away).min(now);
                 // Orders were delayed by the same pause: their grace period starts again.

@@ -44,6 +44,17 @@ impl Failure {
         Failure::Error { kind: "torch.OutOfMemoryError", message: message.to_owned() }
     }
 
+    /// More than the card has: the allocator says both numbers.
+    fn huge(vram_bytes: u64) -> Failure {
+        let limit = vram_bytes as f64 / f64::from(1 << 30);
+        let message = format!(
+            "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 33.00 MiB\n\
+             Requested               : 300.00 GiB\nDevice limit            : {limit:.2} GiB\nFree (according to CUDA): \
+             {limit:.2} GiB\nThis error means you ran out of memory on your GPU."
+        );
+        Failure::Error { kind: "torch.OutOfMemoryError", message }
+    }
+
     pub(in super::super) fn cuda() -> Failure {
         Failure::error("RuntimeError", "CUDA error: an illegal memory access was encountered")
     }
@@ -147,6 +158,7 @@ fn at_once(run: &mut Run, node: &Node) -> Result<Made, Failure> {
         }
         "RemudaFail" => Err(match run.text(node, "kind").as_str() {
             "oom" => Failure::oom(),
+            "huge" => Failure::huge(run.server().options().vram_bytes),
             "cuda" => Failure::cuda(),
             "disk" => Failure::disk(),
             "exit" => Failure::Exit,

@@ -102,7 +102,7 @@ fn fleets(plane: &Plane, now: Timestamp) -> Vec<Value> {
             "today_dollars": dollars(plane.spent_today(now, settings)),
             "paused": fleet.paused,
             "held_back": plane.held_back(&settings.id),
-            "trouble": fleet.creation_hold(now),
+            "trouble": plane.fleet_problem(now, &settings.id),
         })
     });
     shown.collect()

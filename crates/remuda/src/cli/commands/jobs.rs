@@ -111,18 +111,14 @@ const TITLES: [&str; 9] =
 
 fn list(jobs: &[Value], now: Timestamp, columns: Option<usize>) -> String {
     let mut listed: Vec<Vec<String>> = jobs.iter().map(|job| row(job, now)).collect();
-    if let Some(columns) = columns {
-        let before: usize = table(&TITLES[..TITLES.len() - 1], &listed)
-            .lines()
-            .map(|line| line.chars().count())
-            .max()
-            .unwrap_or(0);
-        let width = columns.saturating_sub(before + 2).max(REASON_MIN);
-        for row in &mut listed {
-            if let Some(reason) = row.last_mut() {
-                *reason = truncate(reason, width);
-            }
-        }
+    // Without a terminal nothing is cut, but every job is one line.
+    let width = columns.map_or(usize::MAX, |columns| {
+        let before = table(&TITLES[..TITLES.len() - 1], &listed);
+        let before = before.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        columns.saturating_sub(before + 2).max(REASON_MIN)
+    });
+    for reason in listed.iter_mut().filter_map(|row| row.last_mut()) {
+        *reason = truncate(reason, width);
     }
     table(&TITLES, &listed)
 }
@@ -207,7 +203,7 @@ j2  running  b       -1    2      1m       red     comfyui: pending  running on 
     #[test]
     fn without_a_terminal_nothing_is_cut() {
         let shown = list(&jobs(), Timestamp::ZERO, None);
-        assert!(shown.contains("(fair share)") && shown.contains("red\\u{a}for 2 s"));
+        assert!(shown.contains("(fair share)") && shown.contains("red for 2 s"));
     }
 
     #[test]

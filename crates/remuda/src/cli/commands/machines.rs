@@ -63,13 +63,16 @@ fn state(machine: &Value) -> String {
     cell(machine["phase"].as_str().map_or(&machine["state"], |_| &machine["phase"]))
 }
 
-/// What it is waiting for comes first.
+/// What keeps it from coming up comes first, then what it is waiting for.
 fn reason(machine: &Value) -> String {
-    match (machine["waiting"]["text"].as_str(), machine["reason"].as_str().unwrap_or_default()) {
-        (Some(waiting), "") => waiting.to_owned(),
-        (Some(waiting), reason) => format!("{waiting}; {reason}"),
-        (None, reason) => cell(&reason.into()),
-    }
+    let ssh = machine["bootstrap"].as_str().filter(|it| it.starts_with("retrying"));
+    let parts = [
+        ssh.map(|progress| format!("SSH {progress}")),
+        machine["waiting"]["text"].as_str().map(str::to_owned),
+        machine["reason"].as_str().filter(|reason| !reason.is_empty()).map(str::to_owned),
+    ];
+    let parts: Vec<_> = parts.into_iter().flatten().collect();
+    if parts.is_empty() { cell(&Value::Null) } else { parts.join("; ") }
 }
 
 fn render_machine(machine: &Value, now: Timestamp) -> String {
@@ -139,6 +142,10 @@ costs     $0.69 an hour, $0.035 so far
 waiting   image pull, 3 min of 30 min
 reason    made";
         assert_eq!(render_machine(&rented, now), expected);
+        let mut unreachable = rented.clone();
+        unreachable["bootstrap"] = json!("retrying: login: permission denied");
+        let told = "SSH retrying: login: permission denied; image pull, 3 min of 30 min; made";
+        assert_eq!(reason(&unreachable), told);
         assert!(list(&[], now).contains("[[fleet]]"));
     }
 }

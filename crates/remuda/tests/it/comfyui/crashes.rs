@@ -26,8 +26,8 @@ async fn restarted_agent_adopts_running_prompt() {
     stage.ran_once(&job).await;
 }
 
-/// With probes out of reach (`inactivity` of ten minutes), only the socket can tell of progress and of the end. Faults: J12,
-/// A1.
+/// Faults: J12, A1. With probes out of reach (`inactivity` of ten minutes), only the socket can tell of progress and of the
+/// end.
 #[tokio::test]
 async fn restarted_agent_hears_adopted_prompt() {
     let mut stage =

@@ -8,13 +8,24 @@ use super::fixture::{
     until_open, verdict, worker,
 };
 use super::graph::picture;
-use crate::harness::{TestRng, assert_contains_all, wait_until};
+use crate::harness::{TestRng, assert_contains_all, remuda, wait_until};
 
 /// That the job failed for good, with so many attempts, and what was said about it.
 fn failed(job: &Value, attempts: u32) -> &str {
     assert_eq!((&job["state"], &job["attempt"]), (&json!("failed"), &json!(attempts)), "{job}");
     let reason = job["reason"].as_str().unwrap();
     reason.strip_prefix("failed (job): ").unwrap_or_else(|| panic!("it was its own fault: {job}"))
+}
+
+/// That the second attempt began as soon as the first had failed, and the job ended with the last one (L7).
+fn told_at_once(why: &Value, ended: &Value) {
+    let at = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("a time: {value} in {why}"));
+    let attempts = why["attempts"].as_array().unwrap();
+    for pair in attempts.windows(2) {
+        assert!(at(&pair[1]["started_at"]) - at(&pair[0]["ended_at"]) < 2000, "{why}");
+    }
+    let last = at(&attempts[attempts.len() - 1]["ended_at"]);
+    assert_eq!(at(&ended["changed_at"]), last, "{ended}");
 }
 
 /// Faults: J7, V10.
@@ -27,6 +38,7 @@ async fn node_error_is_told_at_once_with_one_two_and_three_servers() {
         let ended = stage.run(picture(TestRng::new().below(1 << 24)).fail("error").saved()).await;
         println!("{servers} servers: told after {:?}", began.elapsed());
         assert_contains_all(failed(&ended, servers.min(2)), &["RemudaFail", "ValueError"]);
+        told_at_once(&stage.why(ended["id"].as_str().unwrap()).await, &ended);
         // The same workflow again, and another one: nobody waits for a block.
         completed_at_once(&stage.run(picture(1).saved()).await);
         let server = Server::fake(Options::default()).await;
@@ -48,6 +60,17 @@ async fn ended_job_is_run_again_as_a_new_one_that_names_it() {
     let long = stage.submit(picture(4).sleep(60.0, 600).saved()).await;
     let (status, answer) = stage.post(&format!("/remuda/v1/jobs/{long}/retry"), &json!({})).await;
     assert_eq!(status.as_u16(), 409, "{answer}");
+    let typed = |arguments: &[&str]| {
+        let output = remuda(stage.folder())
+            .args(["jobs", "retry", "--url", &stage.url])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_contains_all(&typed(&[&old]), &[&old, "runs again as"]);
+    assert_contains_all(&typed(&["--failed", "--since", "1h"]), &[&old, "runs again as"]);
 }
 
 /// Faults: J6.
@@ -144,6 +167,28 @@ async fn out_of_memory_job_waits_for_larger_worker() {
     assert_eq!(ended["worker"], stage.worker.name);
     assert_contains_all(&verdict(&stage, &job, 1).await, &["OutOfMemoryError"]);
     assert!(small.counts().requests_to("/free") > 0, "its caches are emptied");
+}
+
+/// Faults: J10.
+#[tokio::test]
+async fn demand_above_the_largest_card_fails_with_that_sentence() {
+    let large = Server::fake(Options { vram_bytes: 140 << 30, ..Options::default() }).await;
+    let stage = ComfyFixture::on(large).await;
+    let same = Server::fake(Options { vram_bytes: 140 << 30, ..Options::default() }).await;
+    let same_size = worker(&stage, "same", &same.url(), &[]).await;
+    let small = Server::fake(Options { vram_bytes: 24 << 30, ..Options::default() }).await;
+    let too_small = worker(&stage, "small", &small.url(), &[]).await;
+    let sentence =
+        "it asks for 300.00 GiB of memory at once, and the largest worker that could run it has 140.00 GiB";
+    for (preferred, attempts) in [(&too_small, 2), (&same_size, 1)] {
+        let body = json!({ "workflow": picture(TestRng::new().below(1 << 24)).fail("huge").saved(), "service": "comfyui",
+                           "preferred": [preferred.name] });
+        let job = stage.submit_as(body).await;
+        let ended = stage.ended(&job).await;
+        assert_contains_all(failed(&ended, attempts), &[sentence, "Requested : 300.00 GiB"]);
+        // The cards are well, and nobody waits.
+        completed_at_once(&stage.run(picture(TestRng::new().below(1 << 24)).saved()).await);
+    }
 }
 
 /// Faults: V16, V10.

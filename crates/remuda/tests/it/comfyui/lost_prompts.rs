@@ -80,6 +80,31 @@ async fn returning_server_is_checked_before_work() {
     until_open(&stage, &stage.worker, true).await;
 }
 
+/// Faults: J13. Jobs that only this server may run, and a block that would outlast the test.
+#[tokio::test]
+async fn restarted_server_goes_on_with_its_pinned_jobs_at_once() {
+    let server = Server::fake(Options::default()).await;
+    let stage = ComfyFixture::with(server, &["block.cooldown=1h", "block.cooldown_max=1h"], &[]).await;
+    let other = Server::fake(Options::default()).await;
+    let _other = super::fixture::worker(&stage, "other", &other.url(), &[]).await;
+    let mut jobs = Vec::new();
+    for color in 0..10 {
+        let body = json!({ "workflow": picture(color).sleep(0.5, 5).saved(), "service": "comfyui",
+                           "needs": { "pin": stage.worker.name } });
+        jobs.push(stage.submit_as(body).await);
+    }
+    stage.begun(&jobs[0], 1).await;
+    stage.server.as_fake().restart().await;
+    for job in &jobs {
+        let ended = stage.ended(job).await;
+        assert_eq!(
+            (&ended["state"], &ended["worker"]),
+            (&json!("completed"), &json!(stage.worker.name)),
+            "{ended}"
+        );
+    }
+}
+
 /// Faults: V9.
 #[tokio::test]
 async fn cleared_history_reruns_job_after_recheck() {

@@ -1,6 +1,7 @@
 //! Servers that answer but do not work: repaired, mildest remedy first, and restarted by the worker that owns them.
 
 use remuda_fakes::comfyui::{Fault, Options};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 
 use super::fixture::{
@@ -69,10 +70,10 @@ async fn dead_server_restarts_and_job_reruns() {
     assert_ne!(server.pid(), before);
 }
 
-/// Faults: V22, A11.
+/// Faults: V22, A11, J9.
 #[tokio::test]
 async fn poison_workflow_gets_no_third_server() {
-    for kind in ["crash", "exit"] {
+    for kind in ["crash", "exit", "cuda"] {
         let plane = plane(&[]).await;
         let servers = [
             Owned::start(&plane, "a").await,
@@ -95,6 +96,28 @@ async fn poison_workflow_gets_no_third_server() {
         }
         assert_eq!(restarted(), 2, "{kind}: the third was spared");
     }
+}
+
+/// Faults: J8.
+#[tokio::test]
+async fn server_that_an_operator_kills_twice_makes_its_job_no_poison() {
+    let plane = plane(&[]).await;
+    let servers = [Owned::start(&plane, "a").await, Owned::start(&plane, "b").await];
+    let job = plane.submit(picture(1).sleep(2.0, 20).saved()).await;
+    let mut killed = Vec::new();
+    for attempt in 1..=2 {
+        let runs =
+            plane.job_until(&job, "runs", |job| job["state"] == "running" && job["attempt"] == attempt).await;
+        let server = servers.iter().find(|server| runs["worker"] == server.worker.name.as_str()).unwrap();
+        until_progress(&plane, &job, 0.05).await;
+        let pid = server.pid().and_then(Pid::from_raw).unwrap();
+        kill_process_group(pid, Signal::KILL).unwrap();
+        killed.push(server.worker.name.clone());
+        plane.job_until(&job, "was moved", |job| job["attempt"] != attempt).await;
+    }
+    assert_ne!(killed[0], killed[1], "two distinct servers went down with it");
+    let ended = ended(&plane, &job).await;
+    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(3)), "{ended}");
 }
 
 /// Faults: V11.

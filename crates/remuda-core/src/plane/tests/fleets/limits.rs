@@ -164,3 +164,64 @@ fn waiting_job_says_that_its_fleet_is_scaled_to_zero() {
     assert!(why.contains("scaled to 0 machines"), "{why}");
     assert_eq!(world.created, 0);
 }
+
+/// Faults: J4. A machine that comes up while the plane stands still is not given up for it.
+#[test]
+fn plane_that_was_away_gives_up_no_machine_that_is_coming_up() {
+    for away in [30, 600] {
+        let mut world = Rented::new(settings(|_| {}));
+        world.jobs(1);
+        world.pass(5);
+        assert_eq!(world.phases(), ["made"]);
+        world.story.be_away(away);
+        world.pass(5);
+        assert_eq!(world.phases(), ["made"], "away for {away} s");
+        world.join_all();
+        world.pass(5);
+        assert_eq!(world.phases(), ["up"], "away for {away} s");
+        assert_eq!(world.returned, [""; 0]);
+    }
+}
+
+/// Faults: J16. What a waiting job is told about a fleet that rents nothing.
+#[test]
+fn fleet_that_is_scaled_to_zero_or_paused_says_so_in_the_jobs_reason() {
+    for (order, told) in [
+        (FleetOrder::Scale { machines: Some(0) }, "the fleet is scaled to 0 machines"),
+        (FleetOrder::Pause { reason: "stocktaking".to_owned() }, "the fleet is paused: stocktaking"),
+    ] {
+        let mut world = Rented::new(settings(|_| {}));
+        world.pass(3);
+        world.story.step(PlaneEvent::OrderFleet { fleet: gpus(), order }).unwrap();
+        let job = world.jobs(1)[0];
+        world.pass(5);
+        let why = world.story.why(job);
+        assert!(why.contains(told), "{why}");
+    }
+}
+
+/// Faults: J3. The provider answers first when our own link is back; the workers are on their way.
+#[test]
+fn first_list_after_an_outage_proves_no_death() {
+    let mut world = Rented::new(settings(|_| {}));
+    let jobs = world.jobs(3);
+    world.pass(5);
+    world.join_all();
+    world.pass(60);
+    world.story.are(&jobs, "running");
+    let lost = || Err(ProviderError::new(ProviderErrorClass::Transient, "timed out"));
+    let cut_at = world.story.now;
+    for _ in 0..120 {
+        world.story.wait(1);
+        let calls = std::mem::take(&mut world.story.calls);
+        for _ in calls.iter().filter(|(_, call)| matches!(call, ProviderCall::List)) {
+            world.say(ProviderEvent::Listed { result: lost() });
+        }
+    }
+    world.say(ProviderEvent::Listed { result: Ok(world.account.clone()) });
+    world.story.wait(5);
+    world.story.are(&jobs, "running");
+    world.pass(60);
+    world.story.are(&jobs, "running");
+    assert!(jobs.iter().all(|job| world.story.kept.status(*job).attempt == Attempt(1)), "cut at {cut_at}");
+}
