@@ -21,6 +21,7 @@
 //! | `beats`, `joins` | joining, leaving and draining of workers; reconciliation of a beat with the plane's state |
 //! | `presence` | detection of silent workers and stuck attempts |
 //! | `attempts` | start and end of an attempt, and the consequences for job, worker and shape |
+//! | `memory` | what follows when a job ran out of memory |
 //! | `assign` | offers jobs to free workers |
 //! | `run_cycle`, `snapshots` | the control cycle |
 //! | `fleet_orders`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
