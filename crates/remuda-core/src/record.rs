@@ -368,6 +368,9 @@ pub struct WorkerRow {
     /// Silence allowed while it holds nothing, if the worker asked for a limit of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_after_millis: Option<u64>,
+    /// The newest joins under this name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub join_nonces: Vec<String>,
     /// Uptime history; missing in old rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<crate::reliability::Reliability>,

@@ -33,6 +33,8 @@ pub enum Refusal {
     StaleIncarnation {
         current: Incarnation,
     },
+    /// A copy of a join that was seen before.
+    RepeatedJoin(WorkerId),
     /// A later beat of the same worker was already seen.
     StaleBeat {
         newest: u64,
@@ -89,6 +91,9 @@ impl fmt::Display for Refusal {
                     f,
                     "another worker has joined under this name (incarnation {current}): stop, or join again"
                 )
+            }
+            Refusal::RepeatedJoin(worker) => {
+                write!(f, "this join of {worker} was seen before: join again")
             }
             Refusal::StaleBeat { newest } => {
                 write!(f, "a later beat (number {newest}) has been seen already")

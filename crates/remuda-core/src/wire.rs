@@ -44,6 +44,10 @@ pub struct JoinRequest {
     /// How long it may be silent while idle, in place of the fleet's or the plane's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_after_millis: Option<u64>,
+    /// Drawn for each request (64 bytes at most): a copy of a join that arrives again, at once or minutes later, is
+    /// recognised by it and changes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
     /// Attempts that an earlier process of this worker started and this one found still running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldAttempt>,

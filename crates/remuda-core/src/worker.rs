@@ -60,6 +60,8 @@ pub struct Worker {
     silence_allowance: (Timestamp, Duration),
     /// Silence allowed while it holds nothing, if the worker asked for a limit of its own.
     stale_after: Option<Duration>,
+    /// The newest joins under this name, by their nonce; the last is the current incarnation's.
+    join_nonces: Vec<String>,
     pub reliability: Reliability,
     pub probation: Probation,
     pub counts: AttemptCounts,
@@ -105,6 +107,10 @@ const STALE_MIN: Duration = Duration::from_secs(1);
 const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Shapes remembered as warm: about what fits into GPU memory.
 const WARM_MAX: usize = 4;
+/// Joins remembered, so that a copy of one is recognised: an hour of a crash loop, and a row stays small.
+const JOIN_NONCES_MAX: usize = 8;
+/// A longer nonce is not remembered.
+const NONCE_BYTES_MAX: usize = 64;
 /// Shapes whose duration is remembered.
 const PACES_MAX: usize = 64;
 
@@ -138,6 +144,7 @@ impl Worker {
             stale_after: join
                 .stale_after_millis
                 .map(|it| Duration::from_millis(it).clamp(STALE_MIN, STALE_MAX)),
+            join_nonces: join.nonce.iter().filter(|it| it.len() <= NONCE_BYTES_MAX).cloned().collect(),
             reliability: Reliability::new(now),
             probation: Probation::default(),
             counts: AttemptCounts::default(),
@@ -296,6 +303,18 @@ impl Worker {
         [silence, stuck, probation, self.line.wake_at()].into_iter().flatten().min()
     }
 
+    /// Whether this join was seen before.
+    pub fn has_seen_join(&self, join: &wire::JoinRequest) -> bool {
+        join.nonce.as_ref().is_some_and(|nonce| self.join_nonces.contains(nonce))
+    }
+
+    /// Remembers the joins of its former incarnations besides its own.
+    pub fn remember_joins(&mut self, former: &Worker) {
+        let known = former.join_nonces.iter().chain(&self.join_nonces).cloned();
+        let known: Vec<_> = known.collect();
+        self.join_nonces = known[known.len().saturating_sub(JOIN_NONCES_MAX)..].to_vec();
+    }
+
     pub fn row(&self) -> WorkerRow {
         WorkerRow {
             id: self.id.clone(),
@@ -320,6 +339,7 @@ impl Worker {
             went_stale: self.counts.went_stale,
             probation: self.probation.clone(),
             stale_after_millis: self.stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+            join_nonces: self.join_nonces.clone(),
             reliability: Some(self.reliability.clone()),
             metrics: self.metrics.clone(),
             metrics_at: self.metrics_at,
@@ -353,6 +373,7 @@ impl Worker {
             excused_at: now,
             silence_allowance: (Timestamp::ZERO, Duration::ZERO),
             stale_after: row.stale_after_millis.map(Duration::from_millis),
+            join_nonces: row.join_nonces,
             reliability: row.reliability.unwrap_or_else(|| {
                 let mut since_joined = Reliability::new(row.joined_at);
                 if row.presence == Presence::Offline {

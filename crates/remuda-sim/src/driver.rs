@@ -63,9 +63,6 @@ impl Driver {
     }
 }
 
-/// The wall clock when a world starts.
-pub(crate) const EPOCH: u64 = 1_794_744_000_000;
-
 #[derive(Debug)]
 pub(crate) enum Release {
     Host {

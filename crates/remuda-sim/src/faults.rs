@@ -75,7 +75,13 @@ pub(crate) enum Fault {
         percent: u64,
         lasts: u64,
     },
-    /// Kills `percent` of all agents with their services; `closes`: their connections are closed, as when a process dies,
+    /// Kills every agent on a host's machine, with their services.
+    KillMachine {
+        host: usize,
+        back_after: u64,
+        closes: bool,
+    },
+    /// Kills `percent` of all machines with their agents and services; `closes`: their connections are closed, as when a process dies,
     /// and not when a machine loses power.
     KillMany {
         percent: u64,
@@ -93,6 +99,10 @@ pub(crate) enum Fault {
     PausePlane {
         lasts: u64,
     },
+    /// The wall clock of the plane's host is set while the plane runs.
+    JumpClock {
+        by: i64,
+    },
     /// The plane is paused, another takes the lead, and then the first resumes without noticing.
     ReplacePlane {
         after: u64,
@@ -107,7 +117,7 @@ pub(crate) enum Fault {
     StoreOutage {
         lasts: u64,
     },
-    /// Commits fail, and the writer is told so.
+    /// Commits fail, and the writer is told so; some were kept all the same.
     FailCommits {
         lasts: u64,
     },
@@ -151,10 +161,12 @@ pub(crate) fn draw(random: &mut Random, weather: Weather, storm_end: u64, hosts:
         Weather::Agents => &[0, 1, 2, 3, 4, 5, 12, 0, 1, 15, 18],
         Weather::Service => &[3, 15, 16, 17, 18, 18, 19, 19, 20, 21],
         Weather::Network => &[6, 6, 7, 8, 6],
-        Weather::Plane => &[9, 10, 11, 9],
+        Weather::Plane => &[9, 10, 11, 9, 25],
         Weather::Store => &[13, 13, 14, 22],
-        Weather::Losses => &[23, 23, 23, 24, 10, 10, 0],
-        Weather::Wild => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22],
+        Weather::Losses => &[23, 23, 23, 24, 10, 10, 0, 26, 26],
+        Weather::Wild => {
+            &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 25]
+        }
     };
     // A single fault at a service often finds nothing to disturb.
     let count = random.between(1, 8) * if weather == Weather::Service { 4 } else { 1 };
@@ -225,9 +237,11 @@ fn fault(
         21 => Fault::BreakService { host, defect: Defect::Executor },
         23 => Fault::KillMany {
             percent: random.pick(&[10, 30, 60, 90, 100]),
-            back_after: random.between(60_000, 200_000),
+            back_after: some(random, 200_000),
             closes: random.permille(500),
         },
+        26 => Fault::KillMachine { host, back_after: some(random, 200_000), closes: random.permille(500) },
+        25 => Fault::JumpClock { by: random.pick(&[-3_600_000, -40_000, 40_000, 3_600_000]) },
         24 => Fault::CutMany { percent: 100, lasts: random.between(20_000, 200_000) },
         _ => Fault::FailCommits { lasts: some(random, 20_000) },
     };

@@ -47,8 +47,12 @@ pub(crate) struct Host {
     pub(crate) is_pristine: bool,
     /// When the agent last died.
     pub(crate) dead_since: Option<u64>,
-    /// Calls made, for the law on load.
+    /// For the law on load: calls made, attempts submitted, progress and answers received from the service, and long
+    /// polls that the plane ended without an order because it wants a beat.
     pub(crate) calls: u64,
+    pub(crate) runs: u64,
+    pub(crate) signals: u64,
+    pub(crate) questions: u64,
     /// The pod that this host runs in.
     pub(crate) pod: Option<PodId>,
     /// When it last had an answer from a plane.
@@ -84,6 +88,9 @@ impl Host {
             is_twin: false,
             dead_since: None,
             calls: 0,
+            runs: 0,
+            signals: 0,
+            questions: 0,
             has_joined: false,
             pod: None,
             last_contact_at: 0,
@@ -95,6 +102,11 @@ impl Host {
 
     pub(crate) fn name(&self) -> &WorkerId {
         &self.plan.name
+    }
+
+    /// The machine that it is on; one of its own unless it shares one.
+    pub(crate) fn machine(&self) -> String {
+        self.plan.shared_machine.as_ref().map_or_else(|| self.plan.name.to_string(), ToString::to_string)
     }
 
     /// No agent runs, or the service is up, healthy and taking work.

@@ -36,6 +36,8 @@ pub enum Law {
     S18,
     /// No job fails untried.
     S19,
+    /// Poison needs a cause.
+    S20,
     /// Every job ends.
     L1,
     /// Every end at a service is noticed and recorded.
@@ -62,7 +64,7 @@ pub enum Law {
     Events,
 }
 
-pub const LAWS: [Law; 28] = [
+pub const LAWS: [Law; 29] = [
     Law::S1,
     Law::S2,
     Law::S3,
@@ -79,6 +81,7 @@ pub const LAWS: [Law; 28] = [
     Law::S17,
     Law::S18,
     Law::S19,
+    Law::S20,
     Law::L1,
     Law::L2,
     Law::L3,

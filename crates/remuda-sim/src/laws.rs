@@ -12,22 +12,23 @@
 //! | S7 | attempts are bounded, poison crashes no third worker, no worker is blamed for an attempt it never got, failures have causes | `commits` |
 //! | S8 | no more pods than allowed and no more money, per hour and per day; foreign pods are never touched; what is above a lowered maximum is drained; a refused key is confirmed; a forgotten machine is gone, one that was given up does not come back; after three failed creations the next is delayed | `pods`, `rentals` |
 //! | S9 | nothing of an older term is written | `commits` |
-//! | S10 | as S6: in every world clocks jump and drift | `verdicts` |
+//! | S10 | the same world with other wall clocks, set differently while it runs, decides the same at the same moments; clocks that run 5 % apart break no other law | `clocks` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their limits | `plane_state` |
 //! | S12 | a block concerns a workflow or, on evidence, its shape, holds, and ends with one trial and for a recorded reason; silent workers get no work; every waiting job has a reason; pins, exclusions and preferences hold; no work before a machine is ready; every index is correct | `commits`, `placement`, `verdicts`, `rentals`, `plane_state` |
-//! | S16 | a worker whose messages arrive in time is never called silent | `presence` |
+//! | S16 | a worker whose messages arrive in time is never suspect, stale or offline, and the brake holds no verdict on it | `presence` |
 //! | S17 | a worker is kept from all tenants' jobs of a shape only if it lacks something or failed two tenants | `blame` |
 //! | S18 | a shape is quarantined only by its jobs' own failures on three workers since it last completed | `blame` |
 //! | S19 | no job fails that was never tried | `blame` |
-//! | L1 | every job ends; jobs that only a fleet can run bring a machine | at the end, `pods` |
+//! | S20 | a job called poison took down two workers without another explanation (drain, many at once), and one of them alone | `poison` |
+//! | L1 | once faults have stopped, a job loses at most 120 s besides its own time and waits that have a reason, each with a bound; every job ends; jobs that only a fleet can run bring a machine | `liveness`, `pods`, at the end |
 //! | L2 | a confirmed result is recorded; an end at a service is noticed; no socket stays mute | `laws`, `services` |
-//! | L3 | a dead worker's attempts are taken from it in time | `plane_state` |
+//! | L3 | a dead worker's attempts are taken from it within 60 s, and start elsewhere within 60 s while a worker is free for them | `plane_state`, `liveness` |
 //! | L4 | no worker is believed to hold what it does not have; an attempt lost by its service is given up, a sick service is repaired; every pod has a record and every record a pod; drained machines are returned, and returns are requested until they are proved; at the end the plane's view of the fleet is correct, and no machine is left over | `plane_state`, `services`, `pods`, `rentals` |
-//! | L5 | an idle fleet makes few calls; a provider gets no call storm, and its waits are respected; a varying load makes no fleet oscillate | `plane_state`, `pods`, `rentals` |
+//! | L5 | after healing no agent calls at more than twice its normal rate; a provider gets no call storm, and its waits are respected; a varying load makes no fleet oscillate | `load`, `pods`, `rentals` |
 //! | L6 | no block and no trial outlives its reason | `plane_state` |
 //! | L7 | a job that raised the same error on two workers has failed | `blame` |
-//! | L8 | with a worker that is heard all the time, the brake lets go within two leases | `presence` |
-//! | L9 | then a dead worker's attempts are taken from it within a lease and 15 s, however many died | `presence` |
+//! | L8 | with a worker that is heard all the time, the brake lets go within two leases; without one it is declared, with its end, within two leases, and ends after `HOLD_MAX` | `presence` |
+//! | L9 | then a dead worker's attempts are taken from it within a lease and 15 s, however many died, and start elsewhere within that time while a worker is free for them | `presence`, `liveness` |
 //! | L10 | a plane that was away or restarted judges no one within 5 s | `presence` |
 //! | fair | a tenant is not passed over again and again | `fairness` |
 //! | events | sequence numbers have no gaps | `commits` |
@@ -38,9 +39,12 @@
 mod blame;
 mod commits;
 mod fairness;
+mod liveness;
+mod load;
 mod placement;
 mod plane_state;
 mod pods;
+mod poison;
 mod presence;
 mod rentals;
 mod services;
@@ -66,7 +70,9 @@ use crate::store::Store;
 
 pub(crate) use fairness::FairShare;
 
-/// The brake holds a fleet that is really gone for no longer than this.
+/// The brake holds back the verdict on a worker for no longer than this after its lease ran out: a rented machine stops
+/// itself after 15 minutes without contact. `brake/mass_loss.rs` has the same number, so a verdict falls neither earlier
+/// nor later.
 const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
 /// Deadlines are noticed by ticks of a second, and a beat may be on its way.
 const MARGIN: Duration = Duration::from_millis(1500);
@@ -90,6 +96,7 @@ pub(crate) struct Laws {
     ran: BTreeMap<Key, usize>,
     services: services::Services,
     failures: blame::Failures,
+    explanations: poison::Explanations,
     /// Jobs that may be poison and were started in this batch.
     isolated: Vec<JobId>,
     completed: BTreeSet<(Key, WorkerId)>,
@@ -133,7 +140,9 @@ pub(crate) struct Laws {
     steps: u64,
     share: Option<FairShare>,
     pods: pods::Pods,
-    calls: Option<(u64, Vec<u64>)>,
+    liveness: liveness::Liveness,
+    /// Since when calls are counted, and what each host had done then.
+    loads: Option<(u64, Vec<load::Load>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,6 +176,7 @@ impl Laws {
             ran: BTreeMap::new(),
             services: services::Services::default(),
             failures: blame::Failures::default(),
+            explanations: poison::Explanations::default(),
             isolated: Vec::new(),
             completed: BTreeSet::new(),
             live_completed: BTreeSet::new(),
@@ -193,7 +203,8 @@ impl Laws {
             steps: 0,
             share: FairShare::new(scenario),
             pods: pods::Pods::default(),
-            calls: None,
+            liveness: liveness::Liveness::default(),
+            loads: None,
         }
     }
 

@@ -22,6 +22,7 @@
 //! the state of each actor; `laws` judges; `world` owns all state and handles the events.
 
 mod client;
+mod clocks;
 mod driver;
 mod event_queue;
 mod faults;
@@ -51,12 +52,12 @@ pub use world::World;
 
 /// Runs one world.
 pub fn run(seed: u64, settings: &WorldSettings) -> Outcome {
-    World::new(seed, settings).run()
+    clocks::check(seed, settings, World::new(seed, settings).run())
 }
 
 /// Runs one world and passes a line per step to `trace`.
 pub fn replay(seed: u64, settings: &WorldSettings, trace: &mut dyn FnMut(&str)) -> Outcome {
     let mut world = World::new(seed, settings);
     world.trace(trace);
-    world.run()
+    clocks::check(seed, settings, world.run())
 }

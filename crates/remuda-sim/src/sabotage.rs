@@ -21,6 +21,8 @@ pub enum Sabotage {
     DropFence,
     /// A beat counts regardless of its age and incarnation.
     AcceptStaleBeats,
+    /// A copy of a join counts as the start of a new process.
+    TrustRepeatedJoins,
     /// A restart forgets that an attempt number was used.
     ReuseAttempt,
     /// Orders are sent before the attempt is committed.
@@ -29,7 +31,7 @@ pub enum Sabotage {
     RequeueOnTimeout,
     /// A starting plane counts its own downtime as the workers' silence.
     NoStartGrace,
-    /// Leases follow a wall clock that jumps.
+    /// The plane is given the time of a wall clock that is set while it runs.
     WallClockLeases,
     /// An attempt has a fixed time limit, regardless of its progress.
     FixedTimeLimit,
@@ -49,6 +51,12 @@ pub enum Sabotage {
     NoAttemptCap,
     /// A job that takes down workers gets another one.
     PoisonSpreads,
+    /// One worker that went down is enough to call a job poison.
+    HastyPoison,
+    /// A job that failed may wait ten minutes for its retry.
+    SlowRetries,
+    /// A job whose worker died may wait two minutes for its retry.
+    SlowRecovery,
     /// The store accepts writes of any term.
     NoTerm,
     /// Any number of blocks is kept.
@@ -159,20 +167,24 @@ pub enum Sabotage {
     IgnoreLoweredLimits,
 }
 
+const TWO_MINUTES: Duration = Duration::from_secs(120);
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
 impl Sabotage {
     /// Every sabotage, with laws of which at least one must detect it.
-    pub const ALL: [(Sabotage, &'static [Law]); 74] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 78] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
         (Sabotage::DoubleTerminal, &[Law::S2]),
         (Sabotage::DropFence, &[Law::S3]),
         (Sabotage::AcceptStaleBeats, &[Law::S3]),
+        (Sabotage::TrustRepeatedJoins, &[Law::S6]),
         (Sabotage::ReuseAttempt, &[Law::S4]),
         (Sabotage::OrdersBeforeCommit, &[Law::S5]),
         (Sabotage::RequeueOnTimeout, &[Law::S6]),
         (Sabotage::NoStartGrace, &[Law::S6]),
-        (Sabotage::WallClockLeases, &[Law::S6, Law::S10]),
+        (Sabotage::WallClockLeases, &[Law::S10]),
         (Sabotage::FixedTimeLimit, &[Law::S6]),
         (Sabotage::NoMassLossBrake, &[Law::S6]),
         (Sabotage::HastySuspicion, &[Law::S16]),
@@ -182,6 +194,9 @@ impl Sabotage {
         (Sabotage::IgnoreInventory, &[Law::L4]),
         (Sabotage::NoAttemptCap, &[Law::S7]),
         (Sabotage::PoisonSpreads, &[Law::S7]),
+        (Sabotage::HastyPoison, &[Law::S20]),
+        (Sabotage::SlowRetries, &[Law::L1]),
+        (Sabotage::SlowRecovery, &[Law::L3]),
         (Sabotage::NoTerm, &[Law::S9]),
         (Sabotage::UnboundedBlocks, &[Law::S11]),
         (Sabotage::BlockByHash, &[Law::S12]),
@@ -244,6 +259,9 @@ impl Sabotage {
         match self {
             Sabotage::NoAttemptCap => (core.attempts_max, core.infra_failures_max) = (u8::MAX, u8::MAX),
             Sabotage::PoisonSpreads => core.poison_after = u8::MAX,
+            Sabotage::HastyPoison => core.poison_after = 1,
+            Sabotage::SlowRetries => (core.retry_base, core.retry_max) = (TEN_MINUTES, TEN_MINUTES),
+            Sabotage::SlowRecovery => (core.retry_base, core.retry_max) = (TWO_MINUTES, TWO_MINUTES),
             Sabotage::HastySuspicion => core.suspect_after = Duration::from_secs(2),
             Sabotage::DoubtProof => core.suspect_after = Duration::from_secs(600),
             Sabotage::PatientLease => core.lease = Duration::from_secs(120),

@@ -26,6 +26,10 @@ pub(crate) use fleets::FleetPlan;
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) weather: Weather,
+    /// The wall clock when the world starts.
+    pub(crate) epoch: u64,
+    /// Added to the clock of every host.
+    pub(crate) clock_shift: u64,
     pub(crate) core: Settings,
     /// The correct limit, even if a sabotage changes `core`.
     pub(crate) blocks_max: usize,
@@ -76,6 +80,8 @@ pub(crate) struct HostPlan {
     pub(crate) clock_offset: u64,
     pub(crate) clock_speed: u64,
     pub(crate) inactivity: Duration,
+    /// A long poll that a newer beat overtakes stays open for a while.
+    pub(crate) keeps_polls: bool,
     pub(crate) service: ServicePlan,
 }
 
@@ -108,6 +114,9 @@ pub(crate) struct JobPlan {
     pub(crate) progress_every: u64,
 }
 
+/// The wall clock when a world starts.
+const EPOCH: u64 = 1_794_744_000_000;
+
 const SERVICES: [&str; 2] = ["comfyui", "exec"];
 const ZONES: [&str; 2] = ["a", "b"];
 const TENANTS: [&str; 4] = ["ada", "bob", "eve", "joe"];
@@ -123,13 +132,10 @@ impl Scenario {
         if weather == Weather::Fleet {
             return Scenario::draw_with_fleets(random, settings, storm_end * FLEET_STORM_FACTOR);
         }
-        let is_sole_fleet = random.permille(50);
-        let hosts_count =
-            settings.workers.unwrap_or_else(|| random.between(3, 8) as usize).max(PERMANENT_WORKERS);
-        let hosts_count = if is_sole_fleet && settings.workers.is_none() { 1 } else { hosts_count };
-        let hosts_count = match (weather, settings.workers) {
-            (Weather::Losses, None) => random.pick(&[1, 2, 3, 8, 20, 60]),
-            _ => hosts_count,
+        let is_sole_worker = random.permille(50);
+        let hosts_count = match settings.workers {
+            Some(count) => count.max(PERMANENT_WORKERS),
+            None => hosts_count(random, weather, is_sole_worker),
         };
         let mut hosts: Vec<_> = (0..hosts_count).map(|n| host(random, weather, n)).collect();
         if weather == Weather::Losses {
@@ -163,6 +169,8 @@ impl Scenario {
         }
         Scenario {
             weather,
+            epoch: EPOCH,
+            clock_shift: 0,
             core,
             blocks_max,
             shapes,
@@ -215,6 +223,8 @@ impl Scenario {
         }
         Scenario {
             weather,
+            epoch: EPOCH,
+            clock_shift: 0,
             core,
             blocks_max,
             shapes,
@@ -292,6 +302,19 @@ const FLEET_STORM_FACTOR: u64 = 25;
 pub(crate) const SMALL_BLOCKS_MAX: usize = 3;
 pub(crate) const SMALL_JOBS_MAX: usize = 25;
 
+/// Mostly a few workers; sometimes many, and where machines are lost together up to 200.
+fn hosts_count(random: &mut Random, weather: Weather, is_sole_worker: bool) -> usize {
+    let count = match (weather, random.below(200)) {
+        (Weather::Losses, 0..4) => random.between(61, 200),
+        (Weather::Losses, _) => random.pick(&[1, 2, 3, 8, 20, 60]),
+        _ if is_sole_worker => 1,
+        (_, 0) => random.between(61, 200),
+        (_, 1..6) => random.between(9, 60),
+        _ => random.between(2, 8),
+    };
+    count as usize
+}
+
 fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     let mut services: BTreeSet<Service> = SERVICES.iter().filter_map(|name| name.parse().ok()).collect();
     let is_permanent = n < PERMANENT_WORKERS;
@@ -329,6 +352,7 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
         clock_offset: random.below(10 * 365 * 86_400_000),
         clock_speed: random.between(950, 1050),
         inactivity: Duration::from_secs(random.between(5, 30)),
+        keeps_polls: random.permille(700),
         service,
     }
 }
@@ -367,7 +391,9 @@ fn job(
     let shape = random.index(shapes.len());
     let duration = match random.below(200) {
         0..=150 if weather == Weather::Losses => random.between(5000, 90_000),
-        // Longer than a fixed time limit would allow; it reports progress and must be left alone.
+        // An hour, as real renderings take: it reports progress and must be left alone.
+        0 if random.permille(8) => random.between(3_300_000, 3_900_000),
+        // Longer than a fixed time limit would allow, too.
         0 if random.permille(60) => random.between(310_000, 360_000),
         1..=4 => random.between(10_000, 60_000),
         5..=60 => random.between(1000, 5000),

@@ -11,7 +11,7 @@ use crate::weather::Weather;
 pub struct WorldSettings {
     /// Number of jobs; 30 to 300 by default.
     pub jobs: Option<usize>,
-    /// Number of workers; 3 to 8 by default.
+    /// Number of workers; by default mostly 2 to 8, in some worlds up to 200.
     pub workers: Option<usize>,
     /// Without faults the weather is fair.
     pub faults: bool,

@@ -22,6 +22,7 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::client::Client;
+use crate::clocks::ClockShift;
 use crate::driver::Driver;
 use crate::event_queue::{QueuedEvent, SimEvent};
 use crate::host::Host;
@@ -71,6 +72,9 @@ pub struct World<'t> {
     pub(crate) steps: u64,
     pub(crate) attempts: u64,
     pub(crate) executions: u64,
+    /// By how much the wall clock of the plane's host was set since the plane started. `remuda serve` reads that clock
+    /// once, at its start; only a sabotage looks at it again.
+    pub(crate) wall_jump: i64,
     hash: u64,
     trace: Option<&'t mut dyn FnMut(&str)>,
 }
@@ -85,8 +89,14 @@ const CALM_MAX: u64 = 4 * 3_600_000;
 
 impl<'t> World<'t> {
     pub fn new(seed: u64, settings: &WorldSettings) -> Self {
+        World::with_clocks(seed, settings, ClockShift::None)
+    }
+
+    /// The same world; with another shift every wall clock shows another time, and is set differently while it runs.
+    pub(crate) fn with_clocks(seed: u64, settings: &WorldSettings, shift: ClockShift) -> Self {
         let mut random = Random::new(seed);
-        let scenario = Scenario::draw(&mut random, settings);
+        let mut scenario = Scenario::draw(&mut random, settings);
+        scenario.shift_clocks(shift);
         let mut world = World {
             now: 0,
             heap: BinaryHeap::new(),
@@ -115,6 +125,7 @@ impl<'t> World<'t> {
             steps: 0,
             attempts: 0,
             executions: 0,
+            wall_jump: 0,
             hash: seed,
             trace: None,
             scenario,
@@ -303,9 +314,13 @@ impl<'t> World<'t> {
             self.withdraw_operator_orders();
         }
         self.repair_abandoned_services();
+        if self.is_calm {
+            self.laws.check_load(self.now, &self.hosts);
+        }
         let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
         let plane = driver.map(|driver| (&driver.plane, driver.clock(self.now)));
-        self.laws.check_plane(self.now, plane, &self.hosts);
+        self.laws.check_plane(self.now, plane, &self.hosts, self.is_calm);
+        self.laws.check_liveness(self.now, plane, &self.hosts, &self.scenario, self.is_calm);
         self.laws.check_pods(self.now, plane, &self.account, &self.scenario, self.is_calm);
         self.laws.check_services(self.now, self.is_calm.then_some(self.scenario.storm_end), &self.hosts);
         let is_idle = driver.is_some_and(Driver::is_idle) && self.store.open == 0;
@@ -317,9 +332,6 @@ impl<'t> World<'t> {
             (true, None) => {
                 self.note("quiet", 0, 0);
                 self.quiet_since = Some(self.now);
-            }
-            (true, Some(since)) if self.now >= since + QUIET_FOR / 2 => {
-                self.laws.count_calls(self.now, &self.hosts);
             }
             (true, Some(_)) => {}
             (false, _) => self.quiet_since = None,
@@ -366,8 +378,16 @@ impl<'t> World<'t> {
         self.calls
     }
 
+    /// The time that a plane is given: monotonic since its start. A sabotage gives it the wall clock.
     pub(crate) fn plane_clock(&self, driver: &Driver) -> Timestamp {
-        driver.clock(self.now)
+        let jump = if self.is_sabotaged(Sabotage::WallClockLeases) { self.wall_jump } else { 0 };
+        driver.clock(self.now.saturating_add_signed(jump))
+    }
+
+    /// The true time at which a plane wants to be stepped again.
+    pub(crate) fn wake_time(&self, driver: &Driver) -> u64 {
+        let jump = if self.is_sabotaged(Sabotage::WallClockLeases) { self.wall_jump } else { 0 };
+        driver.when(driver.plane.wake_at().0).saturating_add_signed(-jump)
     }
 
     pub(crate) fn tenant_of(&self, client: usize) -> Tenant {

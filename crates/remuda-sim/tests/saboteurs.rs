@@ -31,10 +31,12 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::HastySuspicion
         | Sabotage::DoubtProof
         | Sabotage::PatientLease
+        | Sabotage::SlowRecovery
         | Sabotage::BlameForOwnFreeze => Weather::Losses,
-        Sabotage::IgnoreInventory | Sabotage::RequeueOnTimeout | Sabotage::AcceptStaleBeats => {
-            Weather::Network
-        }
+        Sabotage::IgnoreInventory
+        | Sabotage::RequeueOnTimeout
+        | Sabotage::AcceptStaleBeats
+        | Sabotage::TrustRepeatedJoins => Weather::Network,
         Sabotage::ReuseAttempt => Weather::Wild,
         Sabotage::RentAgain
         | Sabotage::RentBeforeCommit
@@ -66,6 +68,8 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::FixedTimeLimit
         | Sabotage::NoAttemptCap
         | Sabotage::PoisonSpreads
+        | Sabotage::HastyPoison
+        | Sabotage::SlowRetries
         | Sabotage::UnboundedBlocks
         | Sabotage::BlockByHash
         | Sabotage::BlockByShape

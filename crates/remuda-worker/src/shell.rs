@@ -22,7 +22,7 @@ use crate::attempt::Events;
 use crate::live_reports::LiveSinks;
 use crate::metrics;
 use crate::options::WorkerOptions;
-use crate::plane_link::PlaneLink;
+use crate::plane_link::{PlaneLink, random_u64};
 use crate::service::{self, ServiceRunner};
 use crate::startup::{self, ReadyWorker};
 
@@ -226,7 +226,8 @@ impl Shell {
 
     async fn run_effect(&mut self, effect: AgentEffect) {
         match effect {
-            AgentEffect::Join(join) => {
+            AgentEffect::Join(mut join) => {
+                join.nonce = Some(format!("{:016x}", random_u64()));
                 let (link, events) = (self.link.clone(), self.events.clone());
                 tokio::spawn(async move { drop(events.send(link.join(&join).await).await) });
             }

@@ -72,6 +72,8 @@ impl Agent {
             offer: settings.offer.clone(),
             incarnation: self.incarnation,
             stale_after_millis: stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+            // The shell draws it.
+            nonce: None,
             held: self.claimed_attempts(now),
         })));
     }

@@ -32,6 +32,10 @@ impl Plane {
     ) -> Result<PlaneAnswer, Refusal> {
         let id = join.worker.clone();
         self.check_proof(join, proof)?;
+        // Its process is known, and may be long gone: taken for a new one it would cost the attempts of the current one.
+        if self.workers.get(&id).is_some_and(|former| former.has_seen_join(join)) {
+            return Err(Refusal::RepeatedJoin(id));
+        }
         let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
         let incarnation = self.workers.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
         let mut worker = Worker::join(now, join, incarnation, token_hash);
@@ -42,6 +46,7 @@ impl Plane {
             (worker.counts, worker.probation) = (former.counts, former.probation.clone());
             worker.reliability.clone_from(&former.reliability);
             worker.reliability.mark_up(now);
+            worker.remember_joins(former);
             worker.probation.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
         if let Some((state, fleet)) = self.fleets.joined(now, &worker.machine) {

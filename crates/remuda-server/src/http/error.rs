@@ -70,6 +70,7 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         error_code(S::REQUEST_TIMEOUT, "too_slow", "Send the body again, without long pauses."),
         error_code(S::CONFLICT, "ended", "The job has ended; read its state."),
         error_code(S::CONFLICT, "refused", "The state has changed meanwhile; read it, then decide."),
+        error_code(S::CONFLICT, "repeated_join", "A copy of an earlier join; join again with a new `nonce`."),
         error_code(
             S::CONFLICT,
             "stale_beat",
@@ -294,6 +295,7 @@ impl From<Refusal> for ApiError {
             Refusal::Ended { .. } => (StatusCode::CONFLICT, "ended"),
             Refusal::KeyConflict { .. } => (StatusCode::CONFLICT, "key_conflict"),
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            Refusal::RepeatedJoin(_) => (StatusCode::CONFLICT, "repeated_join"),
             Refusal::StaleBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
             Refusal::TooEarly
             | Refusal::StaleAttempt

@@ -121,6 +121,7 @@ impl Laws {
         }
         self.check_bounds(at, job, status);
         self.check_blame(at, job, status, scenario);
+        self.check_poison_verdict(at, job, status);
         self.running.remove(&job);
         match &status.state {
             StateRow::Running { worker, started_at, .. } => {

@@ -43,9 +43,9 @@ pub(super) struct Pods {
     return_requested: BTreeMap<PodId, u64>,
     /// Since when each machine is to be returned, as long as the plane listens.
     returning_since: BTreeMap<PodId, u64>,
-    /// When pods were last checked, and how long there was no plane.
+    /// When pods were last checked, and the times since when and until when no plane decided about them.
     checked_at: u64,
-    away: Duration,
+    away: Vec<(u64, u64)>,
     /// When each fleet first got a list after the storm.
     calm_list: BTreeMap<FleetId, u64>,
     /// Since when a pod is in a wrong state.
@@ -90,6 +90,22 @@ const DRAINED_WITHIN: Duration = Duration::from_secs(60);
 pub(super) const LISTS_UNHEARD_MIN: u32 = 5;
 /// The same for a machine whose worker has joined.
 pub(super) const LISTS_MIN: u32 = 2;
+
+impl Pods {
+    /// No plane decided in this time.
+    fn add_absence(&mut self, from: u64, to: u64) {
+        match self.away.last_mut().filter(|last| last.1 == from) {
+            Some(last) => last.1 = to,
+            None => self.away.push((from, to)),
+        }
+    }
+
+    /// For how much of this time no plane decided.
+    fn absence(&self, from: u64, to: u64) -> Duration {
+        let common = |(began, ended): &(u64, u64)| (*ended).min(to).saturating_sub((*began).max(from));
+        Duration::from_millis(self.away.iter().map(common).sum())
+    }
+}
 
 impl Laws {
     /// S5: a request for a pod is committed first. L5: a fleet that must wait makes no calls.
@@ -281,14 +297,17 @@ impl Laws {
         scenario: &Scenario,
         is_calm: bool,
     ) {
-        let passed = at.saturating_sub(std::mem::replace(&mut self.pods.checked_at, at));
-        let Some((plane, now)) = plane else {
-            self.pods.away += Duration::from_millis(passed);
-            return;
-        };
+        let checked_at = std::mem::replace(&mut self.pods.checked_at, at);
         if scenario.fleets.is_empty() {
             return;
         }
+        let is_deciding = plane.is_some_and(|(plane, now)| {
+            now.since(self.stepped_at) < self.rules.plane_stall_max && !plane.mass_loss().is_on()
+        });
+        if !is_deciding {
+            self.pods.add_absence(checked_at, at);
+        }
+        let Some((plane, now)) = plane else { return };
         self.check_drains_end(now, at, plane, scenario);
         self.check_daily_budget(at, account, scenario);
         self.check_key(at, plane, scenario);
@@ -305,12 +324,6 @@ impl Laws {
     /// S8: no day costs more than allowed, except for what is spent until the plane notices. After a machine was given
     /// up, the delay is the provider's.
     fn check_daily_budget(&mut self, at: u64, account: &Account, scenario: &Scenario) {
-        // The mass-loss brake returns no machine, whatever it costs; nor does a plane that is down or paused, for as
-        // long as it is.
-        if self.braked_at > Timestamp::ZERO {
-            return;
-        }
-        let away = self.pods.away;
         for plan in &scenario.fleets {
             let Some(most) = plan.settings.day_max else { continue };
             let (mut spent, mut slack) = (Money::ZERO, Money::ZERO);
@@ -325,6 +338,9 @@ impl Laws {
                 }
                 let while_up = Duration::from_millis(until.saturating_sub(pod.created_at));
                 spent = spent.plus(price.over(while_up));
+                // The mass-loss brake returns no machine, whatever it costs; nor does a plane that is down or paused:
+                // what this machine cost in just that time is no one's decision.
+                let away = self.pods.absence(pod.created_at, until);
                 slack = slack.plus(price.over(SPENT_MARGIN + away));
             }
             if spent > most.plus(slack) {

@@ -79,15 +79,55 @@ impl Laws {
             others.max().is_some_and(|then| then.since(its_last) + MARGIN >= self.rules.suspect_after);
         let mut its_hosts = hosts.iter().filter(|host| host.name() == worker);
         let is_alive = its_hosts.any(|host| host.agent.is_some() && host.pod.is_none());
-        if is_alive && !is_heard && !self.closed.contains(worker) && now.since(its_last) < HOLD_MAX {
+        if is_alive && !is_heard && !self.closed.contains(worker) && !self.is_held_out(now, its_last) {
             let what = format!("{worker} was given up, and no other worker was heard since it is silent");
             self.violated(Law::S6, at, what);
         }
     }
 
+    /// Whether the longest hold of the brake is over for a worker last heard then.
+    pub(super) fn is_held_out(&self, now: Timestamp, its_last: Timestamp) -> bool {
+        now.since(its_last) + MARGIN >= self.rules.lease + HOLD_MAX
+    }
+
     /// A worker's end closed its connection.
     pub(crate) fn connection_closed(&mut self, worker: &WorkerId) {
         self.closed.insert(worker.clone());
+    }
+
+    /// S16: whoever is heard in time is online, and the brake holds no verdict on it. L8: what the brake holds back is
+    /// declared, and ends.
+    pub(super) fn check_presence(&mut self, now: Timestamp, at: u64, plane: &Plane) {
+        let listens_for = now.since(self.listens_since);
+        let brake = plane.mass_loss();
+        let mut found = None;
+        for worker in plane.workers().filter(|worker| worker.state != WorkerState::Terminated) {
+            let (silence, is_busy) = (self.silence(now, &worker.id), !worker.assignments.is_empty());
+            // The shorter interval: a worker that became suspect while it was busy stays so until it is heard.
+            let is_heard =
+                self.last_heard.contains_key(&worker.id) && silence + MARGIN < self.rules.beat_busy;
+            if is_heard && worker.presence != Presence::Online {
+                let what = format!("{} is {} and was heard {silence:?} ago", worker.id, worker.presence);
+                found = Some((Law::S16, what));
+            }
+            if brake.holds(&worker.id) && silence + MARGIN < self.rules.lease {
+                found = Some((Law::S16, format!("the brake holds {}, heard {silence:?} ago", worker.id)));
+            }
+            let held_for = silence.saturating_sub(self.rules.lease).min(listens_for);
+            if !brake.holds(&worker.id) || !is_busy {
+                continue;
+            }
+            if held_for > self.rules.lease * 2 && (!brake.is_on() || brake.ends_at().is_none()) {
+                let what = format!("the brake holds {} for {held_for:?} and is not declared", worker.id);
+                found = Some((Law::L8, what));
+            }
+            if held_for > HOLD_MAX + NOTICE {
+                found = Some((Law::L8, format!("the brake holds {} for {held_for:?}", worker.id)));
+            }
+        }
+        if let Some((law, what)) = found {
+            self.violated_once(law, at, what);
+        }
     }
 
     /// L8 and L9: with a worker that is heard all the time, the brake lets go and the dead lose their attempts.
@@ -121,7 +161,7 @@ impl Laws {
 }
 
 /// Whether a host that no fault has touched beats regularly.
-fn has_witness(at: u64, plane: &Plane, hosts: &[Host]) -> bool {
+pub(super) fn has_witness(at: u64, plane: &Plane, hosts: &[Host]) -> bool {
     let mut steady = hosts.iter().filter(|host| {
         host.is_pristine && host.agent.is_some() && host.has_joined && at - host.started_at > WITNESS_SINCE
     });

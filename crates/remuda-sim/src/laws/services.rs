@@ -33,12 +33,12 @@ pub(super) struct Services {
     pub(super) stuck: Vec<(WorkerId, Key)>,
 }
 
-/// An end is noticed this long after the longest silence: two probes and the download.
-const NOTICED_WITHIN: u64 = 25_000;
-/// A lost attempt is given up this long after the longest silence: it is submitted three times at most.
-const GIVEN_UP_WITHIN: u64 = 40_000;
+/// L2: an end is noticed this long after the longest silence, which is a setting of each worker.
+const NOTICED_WITHIN: u64 = 20_000;
+/// L4: a lost attempt is given up within this time, the longest silence included.
+const GIVEN_UP_WITHIN: u64 = 60_000;
 /// How long an agent may know that its service is sick without acting.
-const REPAIRED_WITHIN: u64 = 200_000;
+const REPAIRED_WITHIN: u64 = 60_000;
 /// How long a socket may stay mute beyond the silences after which it is reopened.
 const MUTE_MARGIN: u64 = 10_000;
 
@@ -205,7 +205,7 @@ impl Laws {
     /// L4: an agent gives up an attempt that its service lost.
     fn check_lost_given_up(&mut self, at: u64, calm_since: u64, number: usize, host: &Host) {
         let Some(agent) = &host.agent else { return };
-        let longest = host.inactivity() + GIVEN_UP_WITHIN;
+        let longest = GIVEN_UP_WITHIN;
         let mut long = None;
         for key in agent.held() {
             if host.service.knows(key) {

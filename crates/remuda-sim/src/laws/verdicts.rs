@@ -14,7 +14,7 @@ use remuda_core::time::Timestamp;
 use remuda_core::verdict::AttemptVerdict;
 use remuda_core::wire::{Beat, FinishedAttempt};
 
-use super::{HOLD_MAX, Laws, MARGIN, Order};
+use super::{Laws, MARGIN, Order};
 use crate::host::Host;
 use crate::law::Law;
 use crate::net::PlaneRequest;
@@ -95,6 +95,7 @@ impl Laws {
                 self.check_evidence(now, at, *job, status, last, request, hosts);
             }
         }
+        self.note_explanations(at, request, step);
         self.record_heard(now, request, step, plane);
         self.check_assigned_workers_heard(now, at, step);
         self.check_suspicions(now, at, plane, step);
@@ -291,7 +292,7 @@ impl Laws {
         }
         let Some(rereversed_at) = self.rereversed_at else { return };
         let is_early = now.since(rereversed_at) + MARGIN < self.rules.lease;
-        if is_early && self.silence(now, worker) + MARGIN < HOLD_MAX {
+        if is_early && !self.is_held_out(now, self.heard_at(worker)) {
             let ago = now.since(rereversed_at);
             self.violated(
                 Law::S6,

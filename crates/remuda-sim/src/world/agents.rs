@@ -8,6 +8,7 @@ use super::World;
 use crate::event_queue::SimEvent;
 use crate::host::Host;
 use crate::net::{AgentResponse, Caller, PlaneCall, PlaneRequest};
+use crate::sabotage::Sabotage;
 use crate::scenario::Quirk;
 
 /// How long an agent waits for an answer that should come at once.
@@ -16,6 +17,9 @@ const CALL_TIMEOUT: u64 = 10_000;
 /// How much longer than the requested wait an agent keeps a long poll open. Together with the longest wait it is less
 /// than a lease, so an order lost on an open poll costs nothing.
 const LONG_POLL_MARGIN: u64 = 3000;
+
+/// How long a beat that was overtaken stays open.
+const SUPERSEDED_MAX: u64 = 2000;
 
 impl World<'_> {
     /// Starts the agent process, which usually finds what the previous one left running.
@@ -183,7 +187,10 @@ impl World<'_> {
                 if self.hosts[host].plan.quirk == Quirk::OverstatesSlots {
                     join.slots *= 2;
                 }
-                let proof = self.hosts[host].proof();
+                let it = &self.hosts[host];
+                let is_recognised = !self.is_sabotaged(Sabotage::TrustRepeatedJoins);
+                join.nonce = is_recognised.then(|| format!("{host}-{}-{}", it.process, it.calls));
+                let proof = it.proof();
                 self.call(host, None, PlaneRequest::Join { join, proof }, CALL_TIMEOUT);
             }
             AgentEffect::Beat { mut beat, wait } => {
@@ -202,6 +209,7 @@ impl World<'_> {
                 self.call(host, Some(seq), request, CALL_TIMEOUT.max(wait + LONG_POLL_MARGIN));
             }
             AgentEffect::Run { job, attempt, service_job_id, .. } => {
+                self.hosts[host].runs += 1;
                 self.submit_prompt(host, (job, attempt), &service_job_id);
             }
             AgentEffect::FetchOutputs { job, attempt, .. } => self.fetch_outputs(host, (job, attempt)),
@@ -250,13 +258,28 @@ impl World<'_> {
         let id = self.next_call();
         // The low bits carry the sequence number, so that an answer names its beat.
         let id = id << 32 | seq.unwrap_or(0);
-        self.close_connection(host);
+        self.replace_call(host);
         let it = &mut self.hosts[host];
         (it.call, it.calls) = (Some(id), it.calls + 1);
         let process = it.process;
         let timeout = timeout * 1000 / it.plan.clock_speed;
         self.send_to_plane(host, PlaneCall { from: Caller::Host { host, process }, id, request });
         self.at(timeout, SimEvent::AgentCallTimeout { host, process, call: id });
+    }
+
+    /// A newer call takes the place of the one under way. `remuda worker` leaves that one open for a while, because the
+    /// plane answers it when it has the newer one; other agents end it at once.
+    fn replace_call(&mut self, host: usize) {
+        if !self.hosts[host].plan.keeps_polls {
+            return self.close_connection(host);
+        }
+        let it = &mut self.hosts[host];
+        if let Some(call) = it.call.take() {
+            let (worker, is_cut) = (it.plan.name.clone(), self.now + SUPERSEDED_MAX < it.link.cut_up_until);
+            if !is_cut {
+                self.at(SUPERSEDED_MAX, SimEvent::ConnectionClosed { worker, call });
+            }
+        }
     }
 
     /// Abandons the current call; the plane sees the connection close unless the link is cut.

@@ -4,6 +4,7 @@
 use super::World;
 use crate::event_queue::SimEvent;
 use crate::faults::Fault;
+use crate::host::Host;
 use crate::trouble::Trouble;
 
 impl World<'_> {
@@ -45,15 +46,15 @@ impl World<'_> {
                 }
             }
             Fault::KillMany { percent, back_after, closes } => {
-                for host in 0..self.hosts.len() {
-                    if self.random.below(100) < percent {
-                        if !closes {
-                            self.hosts[host].call = None;
-                        }
-                        self.kill_agent(host, false, "killed");
-                        self.at(back_after, SimEvent::AgentStart { host });
-                    }
-                }
+                let mut machines: Vec<_> = self.hosts.iter().map(Host::machine).collect();
+                machines.sort_unstable();
+                machines.dedup();
+                machines.retain(|_| self.random.below(100) < percent);
+                self.kill_machines(&machines, back_after, closes);
+            }
+            Fault::KillMachine { host, back_after, closes } => {
+                let machine = self.hosts[host].machine();
+                self.kill_machines(&[machine], back_after, closes);
             }
             Fault::DegradeNetwork { lasts } => {
                 self.degraded_until = end(lasts, self);
@@ -61,6 +62,7 @@ impl World<'_> {
             }
             Fault::KillPlane { down_for, jump } => self.kill_plane(down_for, jump),
             Fault::PausePlane { lasts } => self.pause_plane(lasts),
+            Fault::JumpClock { by } => self.wall_jump += by,
             Fault::ReplacePlane { after, resumes, jump } => self.replace_plane(after, resumes, jump),
             Fault::SlowStore { commit, lasts } => {
                 (self.slow_commit, self.slow_until) = (commit, end(lasts, self));
@@ -71,6 +73,21 @@ impl World<'_> {
             Fault::Order => self.operator_order(),
             Fault::LowerLimits => self.lower_limits(),
             Fault::RollBackStore => self.roll_back_store(),
+        }
+    }
+
+    /// Kills every worker on these machines, with its service.
+    fn kill_machines(&mut self, machines: &[String], back_after: u64, closes: bool) {
+        let theirs: Vec<_> =
+            (0..self.hosts.len()).filter(|host| machines.contains(&self.hosts[*host].machine())).collect();
+        let names: Vec<_> = theirs.iter().map(|host| self.hosts[*host].name().clone()).collect();
+        self.laws.felled(self.now, &names, machines.len());
+        for host in theirs {
+            if !closes {
+                self.hosts[host].call = None;
+            }
+            self.kill_agent(host, false, "killed");
+            self.at(back_after, SimEvent::AgentStart { host });
         }
     }
 

@@ -22,14 +22,7 @@ impl World<'_> {
             self.maybe_reset(host, &call);
             return;
         };
-        if self.draw_copy(self.scenario.copies) {
-            let delay = self.random.between(1, 3000);
-            self.send_copy(&call, delay);
-        }
-        if self.draw_copy(self.scenario.late_copies) {
-            let delay = self.random.between(10_000, 300_000);
-            self.send_copy(&call, delay);
-        }
+        self.maybe_send_copies(&call);
         self.at(delay, SimEvent::CallArrives(Box::new(call)));
     }
 
@@ -51,12 +44,27 @@ impl World<'_> {
         !self.is_calm && self.random.permille(permille)
     }
 
-    /// Only beats are duplicated; joins are repeated by the agent itself.
-    fn send_copy(&mut self, call: &PlaneCall, delay: u64) {
-        if matches!(call.request, PlaneRequest::Beat { .. }) {
-            let copy = PlaneCall { from: Caller::None, ..call.clone() };
-            self.at(delay, SimEvent::CallArrives(Box::new(copy)));
+    /// Sends a message a second time, and sometimes a third time minutes later. No one waits for those answers.
+    fn maybe_send_copies(&mut self, call: &PlaneCall) {
+        if self.draw_copy(self.scenario.copies) {
+            let delay = self.random.between(1, 3000);
+            self.send_copy(call, delay);
         }
+        if self.draw_copy(self.scenario.late_copies) {
+            let delay = self.random.between(10_000, 300_000);
+            self.send_copy(call, delay);
+        }
+    }
+
+    /// A submission without an idempotency key is the one message that has no copies: a copy of it is a second job.
+    fn send_copy(&mut self, call: &PlaneCall, delay: u64) {
+        if let PlaneRequest::Submit { client, .. } = call.request
+            && !self.scenario.jobs[client].has_key
+        {
+            return;
+        }
+        let copy = PlaneCall { from: Caller::None, ..call.clone() };
+        self.at(delay, SimEvent::CallArrives(Box::new(copy)));
     }
 
     /// Sends an answer to an agent. Returns whether it was lost.
@@ -84,6 +92,7 @@ impl World<'_> {
     pub(super) fn send_from_client(&mut self, client: usize, call: PlaneCall) {
         let id = call.id;
         if let Transit::After(delay) = self.transit(false) {
+            self.maybe_send_copies(&call);
             self.at(delay, SimEvent::CallArrives(Box::new(call)));
         }
         let timeout = self.random.between(5000, 10_000);

@@ -23,7 +23,7 @@ use remuda_core::plane::{KnownKey, PlaneAnswer, PlaneEffect, PlaneEvent};
 use remuda_core::refusal::Refusal;
 
 use super::World;
-use crate::driver::{Batch, Driver, EPOCH, Incoming, ParkedPoll, Release};
+use crate::driver::{Batch, Driver, Incoming, ParkedPoll, Release};
 use crate::event_queue::SimEvent;
 use crate::net::{AgentResponse, Caller, ClientResponse, PlaneCall, PlaneRequest};
 use crate::provider::DEPLOYMENT;
@@ -82,10 +82,6 @@ impl World<'_> {
             return;
         }
         let Some(mut driver) = self.drivers[at].take() else { return };
-        if self.is_sabotaged(Sabotage::WallClockLeases) && driver.offset < EPOCH as i64 + 3_600_000 {
-            let is_late = self.now > self.scenario.storm_end / 2;
-            driver.offset += if is_late { 3_600_000 } else { 0 };
-        }
         let mut batch = Batch::default();
         for _ in 0..BATCH_MAX {
             let Some(incoming) = driver.inbox.pop_front() else { break };
@@ -99,7 +95,7 @@ impl World<'_> {
         }
         let _ = self.step_once(&mut driver, PlaneEvent::Flush, None, &mut batch);
         driver.stepped = Some(batch);
-        let (wake_at, is_behind) = (driver.when(driver.plane.wake_at().0), !driver.inbox.is_empty());
+        let (wake_at, is_behind) = (self.wake_time(&driver), !driver.inbox.is_empty());
         self.drivers[at] = Some(driver);
         self.commit_next(at);
         self.plan_step(at, if is_behind { now } else { wake_at.max(now + 1) });
@@ -229,7 +225,7 @@ impl World<'_> {
                 PlaneEffect::Progress { .. } | PlaneEffect::WebhookQueued | PlaneEffect::ReportCycle(_) => {}
             }
         }
-        self.note("step", now.as_millis(), batch.records.len() as u64);
+        self.note("step", driver.term.0, batch.records.len() as u64);
         step.answer
     }
 
@@ -258,6 +254,10 @@ impl World<'_> {
         if fails && self.random.permille(300) {
             if self.is_sabotaged(Sabotage::RunUncommittedEffects) {
                 return self.release(at, batch);
+            }
+            // Some are kept all the same: the connection broke before the answer.
+            if self.random.permille(400) {
+                self.commit(term, std::mem::take(&mut batch.records));
             }
             return self.reload_after_failed_commit(at, batch);
         }

@@ -174,6 +174,7 @@ pub(crate) fn worker_row(name: &str, state: WorkerState) -> WorkerRow {
         went_stale: 0,
         probation: Default::default(),
         stale_after_millis: None,
+        join_nonces: vec!["b7".to_owned()],
         reliability: None,
         metrics: serde_json::Map::new(),
         metrics_at: None,

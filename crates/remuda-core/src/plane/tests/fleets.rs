@@ -144,6 +144,7 @@ impl Rented {
             offer: Capabilities::default(),
             incarnation: None,
             stale_after_millis: None,
+            nonce: None,
             held: Vec::new(),
         };
         let token_hash = Hash::digest(b"token");

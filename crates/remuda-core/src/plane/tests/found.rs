@@ -46,6 +46,7 @@ fn undelivered_order_survives_rejoin() {
             offer: Capabilities::default(),
             incarnation: None,
             stale_after_millis: None,
+            nonce: None,
             held: Vec::new(),
         };
         let event = PlaneEvent::Join {

@@ -273,3 +273,53 @@ fn a_dropped_line_is_a_reason_to_look_closer_and_not_a_verdict() {
     story.to(30);
     assert_eq!(story.presence("a"), Presence::Online, "a line that was not the newest says nothing");
 }
+
+fn join_again(story: &mut Story, nonce: &str) -> Result<PlaneAnswer, Refusal> {
+    let join = JoinRequest {
+        worker: id("a"),
+        machine: None,
+        fleet: None,
+        services: ["exec".parse().unwrap()].into(),
+        slots: 1,
+        offer: Capabilities::default(),
+        incarnation: None,
+        stale_after_millis: None,
+        nonce: Some(nonce.to_owned()),
+        held: Vec::new(),
+    };
+    let token_hash = Hash::digest(b"nobody waits for it");
+    story.step(PlaneEvent::Join { join: Box::new(join), token_hash, proof: JoinProof::JoinToken })
+}
+
+/// Faults: N4, X14.
+#[test]
+fn copy_of_a_join_changes_nothing_at_once_or_later() {
+    let mut story = Story::new();
+    story.join_with("a", |join| join.nonce = Some("first".to_owned()));
+    let job = story.submit("s");
+    story.work_to(10, &["a"]);
+    let refused = Err(Refusal::RepeatedJoin(id("a")));
+    assert_eq!(join_again(&mut story, "first").map(drop), refused);
+    story.work_to(20, &["a"]);
+    story.is(job, "running on a, attempt 1");
+    // A new process takes over, and the plane starts again: the copies of both joins are known.
+    let held: Vec<_> = story.hand("a").held.values().cloned().collect();
+    story.join_with("a", |join| (join.nonce, join.held) = (Some("second".to_owned()), held));
+    story.restart();
+    for nonce in ["first", "second"] {
+        assert_eq!(join_again(&mut story, nonce).map(drop), refused);
+    }
+    story.work_to(40, &["a"]);
+    story.is(job, "running on a, attempt 1");
+}
+
+#[test]
+fn only_the_newest_joins_are_remembered() {
+    let mut story = Story::new();
+    for n in 0..30 {
+        story.join_with("a", |join| join.nonce = Some(format!("{n}")));
+    }
+    assert_eq!(story.kept.workers[&id("a")].join_nonces.len(), 8);
+    story.join_with("a", |join| join.nonce = Some("x".repeat(65)));
+    assert!(story.kept.workers[&id("a")].join_nonces.iter().all(|nonce| nonce.len() < 65));
+}

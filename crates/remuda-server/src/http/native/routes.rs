@@ -26,7 +26,7 @@ pub(in crate::http) const ROUTES: &[Route] = &[
     route!(POST "/remuda/v1/workers", Worker, workers::join, "Join as a worker")
         .audited("worker.join")
         .body(r#"{"worker": "gpu-7", "services": ["exec"], "slots": 1}"#)
-        .errors(&["identity_unproven", "machine_retired"]),
+        .errors(&["identity_unproven", "machine_retired", "repeated_join"]),
     route!(GET "/remuda/v1/workers", Admin, workers::list, "All workers"),
     route!(GET "/remuda/v1/workers/{id}", Admin, workers::one, "One worker"),
     route!(POST "/remuda/v1/workers/{id}/beat", WorkerSelf, workers::beat, "Send a heartbeat; `wait` seconds is how long the plane may hold it for orders")

@@ -19,7 +19,7 @@ impl World<'_> {
         self.maybe_drop_queued_calls(at);
         driver.term = self.acquire_term();
         let (now, stored) = (driver.clock(self.now), self.restore());
-        self.note("start over", driver.term.0, now.as_millis());
+        self.note("start over", driver.term.0, 0);
         driver.plane = Plane::restore(self.scenario.core.clone(), driver.term, now, stored);
         self.laws.restored(now, self.now, &driver.plane, &self.store);
         self.drivers[at] = Some(Box::new(Driver { step_at: u64::MAX, ..*driver }));

@@ -7,7 +7,7 @@ use remuda_core::agent::CallError;
 use remuda_core::plane::Plane;
 use remuda_core::time::Timestamp;
 
-use crate::driver::{Driver, EPOCH};
+use crate::driver::Driver;
 use crate::event_queue::SimEvent;
 use crate::net::{AgentResponse, Caller, PlaneCall, PlaneRequest};
 use crate::sabotage::Sabotage;
@@ -17,11 +17,12 @@ impl World<'_> {
     pub(in crate::world) fn start_plane(&mut self, jump: i64) {
         let term = self.acquire_term();
         let stored = self.restore();
-        let wall = (EPOCH + self.now).saturating_add_signed(jump);
+        let wall = (self.scenario.epoch + self.now).saturating_add_signed(jump);
+        self.wall_jump = 0;
         let now = Timestamp::from_millis(wall.max(stored.latest.as_millis()));
         let offset = now.as_millis() as i64 - self.now as i64;
         let began_at = if self.is_sabotaged(Sabotage::NoStartGrace) { stored.latest } else { now };
-        self.note("plane", term.0, now.as_millis());
+        self.note("plane", term.0, jump as u64);
         let plane = Plane::restore(self.scenario.core.clone(), term, began_at, stored);
         self.laws.restored(now, self.now, &plane, &self.store);
         let driver = Driver {

@@ -9,6 +9,7 @@ use remuda_core::wire::BeatReply;
 
 use crate::driver::{Batch, ParkedPoll, Release};
 use crate::event_queue::SimEvent;
+use crate::host::Host;
 use crate::net::{AgentResponse, Caller, ClientResponse, PlaneCall, PlaneRequest};
 use crate::sabotage::Sabotage;
 use crate::world::World;
@@ -33,6 +34,10 @@ impl World<'_> {
     /// The plane notices that an agent closed its connection.
     pub(in crate::world) fn connection_closed(&mut self, worker: &WorkerId, call: u64) {
         let Some(at) = self.lead else { return };
+        let is_cut = |host: &Host| host.name() == worker && self.now < host.link.cut_up_until;
+        if self.hosts.iter().any(is_cut) {
+            return;
+        }
         let Some(driver) = &mut self.drivers[at] else { return };
         if driver.parked.get(worker).is_some_and(|parked| parked.call == call) {
             driver.parked.remove(worker);
@@ -78,6 +83,9 @@ impl World<'_> {
             Release::Orders { worker, reply } => {
                 let Some(driver) = &mut self.drivers[at] else { return };
                 if let Some(ParkedPoll { from, call, .. }) = driver.parked.remove(&worker) {
+                    let is_question = reply.start.is_empty() && reply.cancel.is_empty();
+                    let asked = self.hosts.iter_mut().filter(|host| is_question && *host.name() == worker);
+                    asked.for_each(|host| host.questions += 1);
                     self.send_release(
                         at,
                         Release::Host { to: from, call, answer: AgentResponse::Reply(reply) },

@@ -66,9 +66,10 @@ impl World<'_> {
             slots: plan.slots,
             offer: remuda_core::need::Capabilities { labels, ..Default::default() },
             quirk: Quirk::None,
-            clock_offset: self.random.below(10 * 365 * 86_400_000),
+            clock_offset: self.random.below(10 * 365 * 86_400_000) + self.scenario.clock_shift,
             clock_speed: self.random.between(950, 1050),
             inactivity: Duration::from_secs(self.random.between(5, 30)),
+            keeps_polls: true,
             service: ServicePlan {
                 slots: plan.slots as usize,
                 is_owned: true,

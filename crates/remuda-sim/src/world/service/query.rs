@@ -157,6 +157,7 @@ impl World<'_> {
         if self.hosts[host].process != process || self.hosts[host].agent.is_none() {
             return;
         }
+        self.hosts[host].signals += 1;
         let (job, attempt) = key;
         let (life, seen) = self.forged_seen(key, life, seen);
         if matches!(seen, ProbeResult::Failed(_) | ProbeResult::Interrupted) {

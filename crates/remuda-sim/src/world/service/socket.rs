@@ -32,6 +32,7 @@ impl World<'_> {
         }
         match message {
             SocketMessage::Progress((job, attempt), progress) => {
+                self.hosts[host].signals += 1;
                 let phase = String::new();
                 self.step_agent(host, AgentEvent::Signal { job, attempt, progress, phase });
             }

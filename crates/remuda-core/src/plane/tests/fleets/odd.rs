@@ -94,6 +94,7 @@ fn a_worker_gets_nothing_before_it_has_said_that_it_can_work() {
         offer: Capabilities::default(),
         incarnation: None,
         held: Vec::new(),
+        nonce: None,
         stale_after_millis: None,
     };
     let token_hash = Hash::digest(b"token");
@@ -132,6 +133,7 @@ fn worker_of_retired_machine_is_told_to_stop() {
         offer: Capabilities::default(),
         incarnation: None,
         held: Vec::new(),
+        nonce: None,
         stale_after_millis: None,
     };
     let token_hash = Hash::digest(b"new");
