@@ -23,6 +23,7 @@ mod error;
 mod history;
 mod history_entry;
 mod jobs;
+mod mask_image;
 mod node_classes;
 mod prompt;
 mod proxy;
@@ -55,6 +56,7 @@ pub struct ComfyuiApi {
     node_classes: Arc<node_classes::NodeClassCache>,
     name_lock: Arc<uploads::NameLock>,
     proxy: Arc<proxy::ServerProxy>,
+    mask_permits: Arc<upload_mask::MaskPermits>,
 }
 
 impl ComfyuiApi {
@@ -83,7 +85,7 @@ pub(super) const ROUTES: &[Route] = &[
         .query(&["clientId"]),
     route!(GET "/view", Client, view::view, "ComfyUI: a file by name").query(&["filename", "subfolder", "type"]),
     route!(POST "/upload/image", Client, uploads::upload, "ComfyUI: upload a file by name, as multipart/form-data").streamed(),
-    route!(POST "/upload/mask", Client, upload_mask::upload, "ComfyUI: upload an alpha mask for an image; a server of the fleet merges them").streamed(),
+    route!(POST "/upload/mask", Client, upload_mask::upload, "ComfyUI: store an image with the alpha channel of an uploaded mask; PNG and JPEG").streamed(),
     route!(GET "/object_info", Client, node_classes::list, "ComfyUI: node classes of all servers, merged"),
     route!(GET "/object_info/{name}", Client, node_classes::show, "ComfyUI: one node class"),
     route!(GET "/system_stats", Client, server_info::system_stats, "ComfyUI: the fleet as one machine with many devices"),

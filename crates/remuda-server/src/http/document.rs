@@ -229,9 +229,10 @@ single server:
 - The client's `prompt_id` (a lower-case UUID) is kept; the same id with the same graph is the same prompt. A negative
   `number` and `front` go before all other prompts of the tenant, the oldest first.
 - Outputs have the `subfolder` `<job>/<node>`, so that `ComfyUI_00001_.png` of two servers stay apart. When a message names a
-  file, `/view` has it. `preview=` and `channel=` return the original: the plane decodes no images.
-- Uploads belong to the tenant and are copied to the server that runs a graph which names them. `/upload/mask` runs on a
-  server, as a small job.
+  file, `/view` has it. `preview=` and `channel=` return the original: the plane decodes no outputs.
+- Uploads belong to the tenant and are copied to the server that runs a graph which names them. `/upload/mask` needs no
+  server: the plane puts the alpha channel of the mask into the image. It reads PNG and JPEG of at most 64 MiB and 33
+  million pixels each, two masks at a time.
 - `/object_info` merges all servers: every node class is offered, and a server that has it gets the job.
 - The WebSocket sends events of the client's own prompts. A client that reconnects with its `clientId` learns which node runs,
   and how prompts ended meanwhile. All sockets with one `clientId` get the same events; one that does not read is closed.

@@ -3,6 +3,7 @@
 
 mod files;
 mod lists;
+mod masks;
 mod prompts;
 mod recorded;
 mod runs;

@@ -13,9 +13,6 @@ use super::super::Context;
 
 pub(super) const SERVICE: &str = "comfyui";
 
-/// Label of jobs that this API submits itself, such as applying a mask; they are not shown as prompts.
-pub(super) const INTERNAL_LABEL: &str = "remuda.internal";
-
 /// The idempotency key that holds a client's own prompt id.
 pub(super) fn idempotency_key(id: &str) -> String {
     format!("prompt/{id}")
@@ -34,7 +31,7 @@ pub(super) struct Prompt {
 impl Prompt {
     /// `None` for a job that ComfyUI does not run.
     pub(super) fn from_record(accepted: &AcceptedJob, life: JobStatus) -> Option<Prompt> {
-        if accepted.service.as_str() != SERVICE || accepted.labels.contains_key(INTERNAL_LABEL) {
+        if accepted.service.as_str() != SERVICE {
             return None;
         }
         let job = accepted.id;

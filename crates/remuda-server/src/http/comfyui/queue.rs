@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::super::{ApiError, Caller, Context};
 use super::error::ComfyuiError;
-use super::prompt::{self, INTERNAL_LABEL, Prompt, PromptWorkflow, SERVICE};
+use super::prompt::{self, Prompt, PromptWorkflow, SERVICE};
 use crate::plane_handle::PlaneError;
 
 /// Pending prompts that are listed; the next to run come first.
@@ -74,8 +74,7 @@ impl OpenPrompts {
 }
 
 fn belongs_to(job: &Job, tenant: &Tenant) -> bool {
-    let is_own = job.extras.as_ref().is_some_and(|extra| extra.labels.contains_key(INTERNAL_LABEL));
-    job.tenant == *tenant && job.kind.demand.service().as_str() == SERVICE && !is_own
+    job.tenant == *tenant && job.kind.demand.service().as_str() == SERVICE
 }
 
 /// The number of open prompts, as published to clients.

@@ -302,7 +302,7 @@ fn takes_file(classes: &Map<String, Value>, class: &str, input: &str) -> bool {
 }
 
 async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, ComfyuiError> {
-    let (path, kind) = split_annotation(named);
+    let (path, kind) = split_annotation(named).unwrap_or((named, "input"));
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let hash = match find(context, tenant, kind, folder, name).await? {
         Some(upload) => Some(upload.hash),
@@ -314,14 +314,9 @@ async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<O
     Ok(Some(json!({ "__type": "core/ASSET", "info": info })))
 }
 
-/// Splits `name [output]` into the name and its kind.
-fn split_annotation(named: &str) -> (&str, &'static str) {
-    for kind in KINDS {
-        if let Some(path) = named.strip_suffix(&format!("[{kind}]")) {
-            return (path.trim_end(), kind);
-        }
-    }
-    (named, "input")
+/// Splits `name [output]` into the name and its kind, if it has one.
+pub(super) fn split_annotation(named: &str) -> Option<(&str, &'static str)> {
+    KINDS.into_iter().find_map(|kind| Some((named.strip_suffix(&format!("[{kind}]"))?.trim_end(), kind)))
 }
 
 #[cfg(test)]
@@ -349,10 +344,10 @@ mod tests {
 
     #[test]
     fn name_may_carry_its_kind() {
-        assert_eq!(split_annotation("a.png"), ("a.png", "input"));
-        assert_eq!(split_annotation("sub/a.png [input]"), ("sub/a.png", "input"));
-        assert_eq!(split_annotation("a.png [output]"), ("a.png", "output"));
-        assert_eq!(split_annotation("a.png[temp]"), ("a.png", "temp"));
+        assert_eq!(split_annotation("a.png"), None);
+        assert_eq!(split_annotation("sub/a.png [input]"), Some(("sub/a.png", "input")));
+        assert_eq!(split_annotation("a.png [output]"), Some(("a.png", "output")));
+        assert_eq!(split_annotation("a.png[temp]"), Some(("a.png", "temp")));
     }
 
     #[test]
