@@ -20,9 +20,11 @@
 mod client_registry;
 mod connection;
 mod error;
+mod folders;
 mod history;
 mod history_entry;
 mod jobs;
+mod logs;
 mod mask_image;
 mod node_classes;
 mod prompt;
@@ -56,6 +58,7 @@ pub struct ComfyuiApi {
     node_classes: Arc<node_classes::NodeClassCache>,
     name_lock: Arc<uploads::NameLock>,
     proxy: Arc<proxy::ServerProxy>,
+    logs: Arc<logs::LogLines>,
     mask_permits: Arc<upload_mask::MaskPermits>,
 }
 
@@ -70,9 +73,11 @@ impl ComfyuiApi {
 pub(super) const ROUTES: &[Route] = &[
     route!(POST "/prompt", Client, submit::submit, "ComfyUI: submit a graph, under the client's own `prompt_id` if it has one"),
     route!(GET "/prompt", Client, queue::count, "ComfyUI: the number of unfinished prompts"),
-    route!(GET "/queue", Client, queue::list, "ComfyUI: running and waiting prompts"),
+    route!(GET "/queue", Client, queue::list, "ComfyUI: running and waiting prompts; those that `client_id` runs come first")
+        .query(&["client_id"]),
     route!(POST "/queue", Client, queue::change, "ComfyUI: remove prompts from the queue: `delete`, `clear`"),
-    route!(POST "/interrupt", Client, queue::interrupt, "ComfyUI: stop a running prompt, or all of the caller's"),
+    route!(POST "/interrupt", Client, queue::interrupt, "ComfyUI: stop a running prompt, or all of the caller's, or of `client_id`")
+        .query(&["client_id"]),
     route!(GET "/history", Client, history::list, "ComfyUI: finished prompts").query(&["max_items", "offset"]),
     route!(POST "/history", Client, history::hide, "ComfyUI: hide finished prompts: `delete`, `clear`; the jobs stay"),
     route!(GET "/history/{id}", Client, history::show, "ComfyUI: one finished prompt"),
@@ -104,6 +109,11 @@ pub(super) const ROUTES: &[Route] = &[
     route!(POST "/userdata/{name}", Client, userdata::put, "ComfyUI: save a user file").query(&["overwrite", "full_info"]),
     route!(DELETE "/userdata/{name}", Client, userdata::delete, "ComfyUI: delete a user file"),
     route!(POST "/userdata/{name}/move/{id}", Client, userdata::rename, "ComfyUI: rename a user file"),
+    route!(GET "/internal/files/{name}", Client, folders::files, "ComfyUI: names of the caller's files: `input`, `output`, `temp`"),
+    route!(GET "/internal/folder_paths", Client, folders::folder_paths, "ComfyUI: folders of model files"),
+    route!(GET "/internal/logs", Client, logs::text, "ComfyUI: what happened to the caller's prompts, as one text"),
+    route!(GET "/internal/logs/raw", Client, logs::raw, "ComfyUI: the same as a list of lines"),
+    route!(PATCH "/internal/logs/subscribe", Client, logs::subscribe, "ComfyUI: send new lines to the sockets of a client, or stop"),
     route!(GET "/embeddings", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),
     route!(GET "/extensions", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),
     route!(GET "/experiment/models", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),

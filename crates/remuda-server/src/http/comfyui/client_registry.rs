@@ -15,6 +15,7 @@ use super::super::Context;
 use super::connection::{
     Connection, EncodedImage, EncodedMessage, OutboxReceiver, SocketImage, outbox_channel,
 };
+use super::logs::LogLine;
 use super::queue::exec_info;
 use super::run_translator::{ClientMessage, RunTranslator};
 use crate::plane_handle::PlaneError;
@@ -149,6 +150,7 @@ impl Clients {
             outbox,
             knows_metadata: knows_metadata.clone(),
             owes_status: owes_status.clone(),
+            follows_logs: false,
         };
         let group = self.tenants.entry(tenant.clone()).or_insert_with(|| TenantClients {
             connections: BTreeMap::new(),
@@ -234,6 +236,26 @@ impl Clients {
                 .iter()
                 .all(|text| (text.is_droppable && connection.outbox.is_busy()) || connection.send_text(text))
         });
+    }
+
+    /// Starts or stops sending lines of the log to the connections with this client id.
+    pub(super) fn follow_logs(&mut self, tenant: &Tenant, client: &str, is_on: bool) {
+        let Some(group) = self.tenants.get_mut(tenant) else { return };
+        for connection in group.connections.values_mut().filter(|connection| connection.client == client) {
+            connection.follows_logs = is_on;
+        }
+    }
+
+    /// Sends a line of the log to the connections that follow it; those that are behind do not get it.
+    pub(super) fn publish_log(&self, tenant: &Tenant, line: &LogLine) {
+        let Some(group) = self.tenants.get(tenant) else { return };
+        let mut followers = group.connections.values().filter(|it| it.follows_logs && !it.outbox.is_busy()).peekable();
+        if followers.peek().is_some() {
+            let message = EncodedMessage::new(&line.message());
+            for connection in followers {
+                connection.send_text(&message);
+            }
+        }
     }
 
     /// Answers one connection.

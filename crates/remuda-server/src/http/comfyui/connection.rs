@@ -28,6 +28,8 @@ pub(super) struct Connection {
     pub(super) outbox: Outbox,
     pub(super) knows_metadata: Arc<AtomicBool>,
     pub(super) owes_status: Arc<AtomicBool>,
+    /// Gets lines of the log.
+    pub(super) follows_logs: bool,
 }
 
 impl Connection {

@@ -24,6 +24,7 @@ use super::super::Context;
 use super::client_registry::MISSED_TTL;
 use super::connection::SocketImage;
 use super::history_entry::{EndedPrompt, final_error_id, parse_outputs, stored_outputs};
+use super::logs::LogLine;
 use super::prompt::{self, Prompt};
 use super::run_translator::{ClientMessage, RunTranslator};
 use crate::follower::Followed;
@@ -76,8 +77,13 @@ impl Publisher {
             return Ok(());
         };
         {
+            let line = LogLine::new(event);
             let mut clients = self.context.comfyui.clients.lock();
             clients.last_seq = event.seq;
+            if let Some(line) = line {
+                clients.publish_log(tenant, &line);
+                self.context.comfyui.logs.add(tenant, line);
+            }
             match event.kind {
                 EventKind::JobQueued => {
                     clients.adjust_open(tenant, event.seq, 1);
@@ -275,7 +281,7 @@ impl Publisher {
         let class = graph.and_then(|mut graph| graph.nodes.remove(node)?.class);
         let now = self.context.plane.clock.now().as_millis();
         let messages = json!({
-            "prompt_id": run.prompt, "node_id": node, "node_type": class, "executed": run.reported_nodes,
+            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.reported_nodes,
             "timestamp": now,
         });
         Ok(messages.as_object().cloned())

@@ -1,4 +1,9 @@
 //! `/queue`, `/prompt` and `/interrupt`: pending and running prompts, and stopping them.
+//!
+//! A ComfyUI server runs one prompt at a time, and many clients read only the first of `queue_running`; a fleet runs many. So a
+//! client that names itself (`?client_id=`) gets its own running prompts first, the one that started first before the others,
+//! and `/interrupt?client_id=` stops only these. The others stay in the list: a client that looks for a prompt by its id
+//! would take a missing one for lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,9 +96,28 @@ pub(super) fn exec_info(remaining: usize) -> Value {
     json!({ "exec_info": { "queue_remaining": remaining } })
 }
 
-pub(super) async fn list(State(context): State<Context>, caller: Caller) -> Result<Response, ComfyuiError> {
+/// The client that a request names, in either of the two ways in which clients write it elsewhere.
+fn named_client(uri: &Uri) -> Option<String> {
+    let mut query = query(uri);
+    query.remove("client_id").or_else(|| query.remove("clientId")).filter(|client| !client.is_empty())
+}
+
+/// Oldest start first, and prompts of the named client before all others.
+fn sort_running(running: &mut [Prompt], client: Option<&str>) {
+    running.sort_by_key(|prompt| {
+        let is_other = client.is_some() && prompt.client.as_deref() != client;
+        (is_other, prompt.life.attempts.last().map(|attempt| attempt.started_at), prompt.job)
+    });
+}
+
+pub(super) async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    uri: Uri,
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let open = OpenPrompts::read(&context, &tenant).await?;
+    let mut open = OpenPrompts::read(&context, &tenant).await?;
+    sort_running(&mut open.running, named_client(&uri).as_deref());
     let mut bytes_left = QUEUE_BYTES_MAX;
     let running = queue_tuples(&context, &open.running, &mut bytes_left).await?;
     let next = &open.pending[..open.pending.len().min(PENDING_MAX)];
@@ -168,20 +192,23 @@ pub(super) async fn change(
     Ok(StatusCode::OK)
 }
 
-/// Interrupts one prompt by id, or all running ones of the caller. An unreadable body means all, as in ComfyUI.
+/// Interrupts one prompt by id, or all running ones of the caller or of the client that the request names. An unreadable body means all, as in ComfyUI.
 pub(super) async fn interrupt(
     State(context): State<Context>,
     caller: Caller,
+    uri: Uri,
     body: Bytes,
 ) -> Result<StatusCode, ComfyuiError> {
     let tenant = caller.tenant(None)?;
+    let client = named_client(&uri);
     let body: Value = serde_json::from_slice(&body).unwrap_or_else(|_| json!({}));
     if !body.is_object() {
         return Err(ApiError::bad_request("an interrupt is {} or {\"prompt_id\": \"…\"}").into());
     }
     let id = body["prompt_id"].as_str().filter(|id| !id.is_empty());
     for prompt in OpenPrompts::read(&context, &tenant).await?.running {
-        if id.is_none_or(|id| id == prompt.id) {
+        let is_theirs = client.is_none() || prompt.client == client;
+        if is_theirs && id.is_none_or(|id| id == prompt.id) {
             cancel(&context, prompt.job, "interrupted").await?;
         }
     }
@@ -194,5 +221,49 @@ pub(super) async fn cancel(context: &Context, job: JobId, why: &str) -> Result<b
         Ok(_) => Ok(true),
         Err(PlaneError::Refused(_)) => Ok(false),
         Err(other) => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_core::id::Attempt;
+    use remuda_core::record::{JobStatus, StateRow};
+    use remuda_core::time::Timestamp;
+
+    use super::*;
+
+    fn prompt(job: u128, client: &str) -> Prompt {
+        let life = JobStatus {
+            state: StateRow::Queued { not_before: Timestamp::ZERO },
+            attempt: Attempt(1),
+            failures: 0,
+            infra_failures: 0,
+            crashed_workers: BTreeSet::new(),
+            attempts: Vec::new(),
+            changed_at: Timestamp::ZERO,
+        };
+        let (client, id) = (Some(client.to_owned()), job.to_string());
+        Prompt { job: JobId::from_u128(job), id, client, number: json!(1), accepted_at: Timestamp::ZERO, life }
+    }
+
+    #[test]
+    fn client_sees_its_own_running_prompts_first() {
+        let order = |client: Option<&str>| {
+            let mut running = vec![prompt(3, "bert"), prompt(1, "anna"), prompt(2, "bert")];
+            sort_running(&mut running, client);
+            running.into_iter().map(|prompt| prompt.id).collect::<Vec<_>>()
+        };
+        assert_eq!(order(None), ["1", "2", "3"]);
+        assert_eq!(order(Some("bert")), ["2", "3", "1"]);
+        assert_eq!(order(Some("nobody")), ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn client_is_named_by_either_spelling() {
+        let named = |uri: &str| named_client(&uri.parse().unwrap());
+        assert_eq!(named("/queue?client_id=a").as_deref(), Some("a"));
+        assert_eq!(named("/queue?clientId=b&x=1").as_deref(), Some("b"));
+        assert_eq!(named("/queue?client_id="), None);
+        assert_eq!(named("/queue"), None);
     }
 }

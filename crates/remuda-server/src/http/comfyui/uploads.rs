@@ -32,7 +32,7 @@ const PARTS_MAX: usize = 20;
 const RENAMES_MAX: u32 = 10_000;
 /// File names of one kind per tenant; every list of choices contains all of them.
 const NAMES_MAX: usize = 10_000;
-const KINDS: [&str; 3] = ["input", "temp", "output"];
+pub(super) const KINDS: [&str; 3] = ["input", "temp", "output"];
 
 /// Serializes naming: two files with one name must not become one.
 pub(super) type NameLock = Mutex<()>;
@@ -70,6 +70,17 @@ pub(super) async fn names(context: &Context, tenant: &Tenant) -> Result<Vec<Stri
     let kept = context.store.find_by_index_key(Collection::Comfyui, &index_key(tenant, "input")).await?;
     let read = kept.iter().filter_map(|kept| serde_json::from_str::<UploadedFile>(kept.body.get()).ok());
     Ok(read.map(|it| path(&it.folder, &it.name)).collect())
+}
+
+/// Names of all files of a kind that are in no folder. Uploads have no time: those with a number come in its order.
+pub(super) async fn top_names(
+    context: &Context,
+    tenant: &Tenant,
+    kind: &str,
+) -> Result<Vec<String>, StoreError> {
+    let kept = context.store.find_by_index_key(Collection::Comfyui, &index_key(tenant, kind)).await?;
+    let read = kept.iter().filter_map(|kept| serde_json::from_str::<UploadedFile>(kept.body.get()).ok());
+    Ok(read.filter(|it| it.folder.is_empty()).map(|it| it.name).collect())
 }
 
 fn path(folder: &str, name: &str) -> String {
