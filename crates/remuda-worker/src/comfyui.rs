@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use remuda_comfyui::{
-    ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptNode, PromptTag,
-    outputs,
+    ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptNode, PromptRestorer,
+    PromptTag, outputs,
 };
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
@@ -102,6 +102,8 @@ struct Run {
     /// Class of each node, to recognise outputs that come over the socket.
     classes: BTreeMap<String, String>,
     sent_images: Vec<SentImage>,
+    /// Names of uploaded inputs on the server, and those in the submitted graph.
+    input_names: Vec<(String, String)>,
     filter: OutputFilter,
     early: EarlyOutputs,
     /// The socket has delivered the prompt's last message.
@@ -120,11 +122,18 @@ impl Run {
             phase,
             classes: BTreeMap::new(),
             sent_images: Vec::new(),
+            input_names: Vec::new(),
             filter: OutputFilter::default(),
             early: EarlyOutputs::default(),
             has_final_message: false,
             is_cancelled,
         }
+    }
+
+    /// Takes what was written into the prompt for this attempt out of its outputs.
+    fn restorer(&self) -> PromptRestorer {
+        let names = self.input_names.iter().map(|(placed, name)| (placed.as_str(), name.as_str()));
+        PromptRestorer::new(self.job, self.attempt, names)
     }
 
     /// From now on messages about these nodes count as progress.
@@ -317,6 +326,16 @@ impl ComfyuiContext {
         if *cancelled.borrow() {
             return Err(stopped());
         }
+        let named = draft.assets().iter().filter_map(|asset| {
+            let name = asset.name.as_ref().or(asset.file_path.as_ref())?;
+            Some((inputs.get(&asset.hash)?.clone(), name.clone()))
+        });
+        let input_names: Vec<_> = named.collect();
+        self.with_runs(&request.service_job_id, |runs, id| {
+            if let Some(run) = runs.get_mut(&id) {
+                run.input_names = input_names;
+            }
+        });
         let tag = PromptTag { worker: self.worker.clone(), job: request.job, attempt: request.attempt };
         draft.prepare(&tag, &request.service_job_id, &self.client_id, &inputs)
     }

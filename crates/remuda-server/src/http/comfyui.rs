@@ -10,7 +10,7 @@
 //! | ComfyUI | Remuda |
 //! |---|---|
 //! | `prompt_id` | the client's id, stored as the job's idempotency key; otherwise the job id |
-//! | output `subfolder` | `<job>/<node>`: two servers may both have written `ComfyUI_00001_.png` |
+//! | output names | numbered by the plane, see `output_names`; files of other jobs are in the folder `<job>/<node>` |
 //! | `number`, `front` | a negative number or `front` raises the priority; equal priorities run oldest first |
 //! | input files | documents of the tenant, found by name; a graph that names one refers to its content by hash |
 //! | `/history` delete, clear | hides entries in this API only; the jobs are kept as long as any other |
@@ -27,6 +27,7 @@ mod jobs;
 mod logs;
 mod mask_image;
 mod node_classes;
+mod output_names;
 mod prompt;
 mod proxy;
 mod publisher;
@@ -47,6 +48,8 @@ use std::sync::Arc;
 pub use self::publisher::run_publisher;
 pub(super) use self::ui::fallback;
 
+use remuda_core::id::JobId;
+
 use self::client_registry::ClientRegistry;
 use super::Context;
 use super::routes::{Route, route};
@@ -59,10 +62,16 @@ pub struct ComfyuiApi {
     name_lock: Arc<uploads::NameLock>,
     proxy: Arc<proxy::ServerProxy>,
     logs: Arc<logs::LogLines>,
+    output_names: Arc<output_names::OutputNames>,
     mask_permits: Arc<upload_mask::MaskPermits>,
 }
 
 impl ComfyuiApi {
+    /// Whether a client is connected that sees every preview of this job.
+    pub(super) fn is_watched(&self, job: JobId) -> bool {
+        self.clients.lock().is_watched(job)
+    }
+
     /// Node classes of all servers of the fleet, merged.
     pub(super) async fn classes(&self, context: &Context) -> Arc<node_classes::MergedClasses> {
         self.node_classes.merged(context).await

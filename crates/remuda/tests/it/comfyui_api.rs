@@ -4,6 +4,8 @@
 mod files;
 mod lists;
 mod masks;
+mod messages;
+mod names;
 mod prompts;
 mod recorded;
 mod runs;

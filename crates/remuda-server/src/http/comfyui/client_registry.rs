@@ -194,6 +194,15 @@ impl Clients {
         group.is_some_and(|group| group.connections.values().any(|connection| connection.client == client))
     }
 
+    /// Whether somebody is connected who gets the previews of this job.
+    pub(super) fn is_watched(&self, job: JobId) -> bool {
+        let Some(run) = self.runs.get(&job) else { return false };
+        match &run.client {
+            Some(client) => self.is_connected(&run.tenant, client),
+            None => self.tenants.contains_key(&run.tenant),
+        }
+    }
+
     /// Applies one queued (+1) or ended (-1) job to the count.
     pub(super) fn adjust_open(&mut self, tenant: &Tenant, seq: Sequence, change: isize) {
         if let Some(group) = self.tenants.get_mut(tenant)
@@ -249,7 +258,8 @@ impl Clients {
     /// Sends a line of the log to the connections that follow it; those that are behind do not get it.
     pub(super) fn publish_log(&self, tenant: &Tenant, line: &LogLine) {
         let Some(group) = self.tenants.get(tenant) else { return };
-        let mut followers = group.connections.values().filter(|it| it.follows_logs && !it.outbox.is_busy()).peekable();
+        let mut followers =
+            group.connections.values().filter(|it| it.follows_logs && !it.outbox.is_busy()).peekable();
         if followers.peek().is_some() {
             let message = EncodedMessage::new(&line.message());
             for connection in followers {

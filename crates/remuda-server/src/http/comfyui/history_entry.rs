@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::super::Context;
+use super::output_names::{JobNames, ServerFile};
 use super::prompt::{Prompt, PromptWorkflow};
 
 /// The result of a ComfyUI job, as workers report it.
@@ -28,6 +29,9 @@ pub(super) struct StoredOutput {
     pub(super) node: String,
     pub(super) key: String,
     pub(super) name: String,
+    /// As the user named it.
+    #[serde(rename = "subfolder", default)]
+    pub(super) folder: String,
     /// `output`, `temp`, or `socket` for images that were sent over the websocket only.
     #[serde(rename = "type", default)]
     pub(super) kind: String,
@@ -47,12 +51,12 @@ impl ComfyResult {
     }
 
     /// `{node: {key: [{filename, subfolder, type}]}}`
-    pub(super) fn by_node(&self, job: JobId) -> BTreeMap<String, Map<String, Value>> {
+    fn by_node(&self, job: JobId, names: &JobNames) -> BTreeMap<String, Map<String, Value>> {
         let mut nodes: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for output in self.outputs.iter().filter(|output| output.kind != "socket") {
             let list = nodes.entry(output.node.clone()).or_default().entry(&output.key).or_insert(json!([]));
             if let Value::Array(list) = list {
-                list.push(file_ref(job, &output.node, &output.name, &output.kind));
+                list.push(names.file_ref(job, &ServerFile::of(output), &output.kind));
             }
         }
         for error in &self.values {
@@ -62,7 +66,7 @@ impl ComfyResult {
     }
 }
 
-/// How clients name a file: job and node distinguish it from every other file of that name.
+/// How clients name a file that has no name of its own: job and node distinguish it from every other file of that name.
 pub(super) fn file_ref(job: JobId, node: &str, name: &str, kind: &str) -> Value {
     json!({ "filename": name, "subfolder": format!("{job}/{node}"), "type": kind })
 }
@@ -108,7 +112,13 @@ pub(super) struct EndedPrompt {
 impl EndedPrompt {
     pub(super) async fn read(context: &Context, prompt: &Prompt) -> Result<EndedPrompt, StoreError> {
         let result = context.store.result(prompt.job).await?;
-        let outputs = ComfyResult::read(result.as_deref()).by_node(prompt.job);
+        let result = ComfyResult::read(result.as_deref());
+        let names = &context.comfyui.output_names;
+        let names = match prompt.is_named && !result.outputs.is_empty() {
+            true => names.assign(context, &prompt.tenant, prompt.job, &result.outputs).await?,
+            false => JobNames::default(),
+        };
+        let outputs = result.by_node(prompt.job, &names);
         let error = context.store.document(Collection::Comfyui, &final_error_id(prompt.job)).await?;
         let error = error.and_then(|kept| serde_json::from_str(kept.body.get()).ok());
         Ok(EndedPrompt { outputs, messages: final_messages(prompt, error) })
@@ -223,8 +233,16 @@ mod tests {
             attempts: Vec::new(),
             changed_at: Timestamp::from_millis(9),
         };
-        let (job, accepted_at) = (JobId::from_u128(1), Timestamp::ZERO);
-        let prompt = Prompt { job, id: "p".to_owned(), client: None, number: json!(1), accepted_at, life };
+        let prompt = Prompt {
+            job: JobId::from_u128(1),
+            id: "p".to_owned(),
+            tenant: "t".parse().unwrap(),
+            client: None,
+            is_named: true,
+            number: json!(1),
+            accepted_at: Timestamp::ZERO,
+            life,
+        };
         let error = error.and_then(|error| error.as_object().cloned());
         final_messages(&prompt, error).pop().unwrap()
     }
@@ -232,7 +250,8 @@ mod tests {
     /// The web interface reads these with a schema, and refuses a list in which one does not fit.
     #[test]
     fn every_end_says_where_it_was_in_texts() {
-        let failed = || StateRow::Failed { cause: Cause::Plane, message: "why".to_owned(), quarantined: false };
+        let failed =
+            || StateRow::Failed { cause: Cause::Plane, message: "why".to_owned(), quarantined: false };
         let cancelled = || StateRow::Cancelled { message: "why".to_owned() };
         let odd = json!({"node_id": 4, "node_type": null, "executed": ["1", 2, null], "traceback": "x", "exception_type": 1});
         for (state, error, node) in [
@@ -248,11 +267,17 @@ mod tests {
             assert!(texts("executed") && message["prompt_id"] == "p", "{message}");
             if kind == "execution_error" {
                 assert!(texts("traceback"), "{message}");
-                assert!(message["exception_message"].is_string() && message["exception_type"].is_string(), "{message}");
+                assert!(
+                    message["exception_message"].is_string() && message["exception_type"].is_string(),
+                    "{message}"
+                );
             }
         }
         let (_, message) = last_message(failed(), None);
-        assert_eq!((&message["exception_message"], &message["exception_type"]), (&json!("why"), &json!("remuda.plane")));
+        assert_eq!(
+            (&message["exception_message"], &message["exception_type"]),
+            (&json!("why"), &json!("remuda.plane"))
+        );
         assert_eq!(message["timestamp"], 9);
     }
 }

@@ -41,7 +41,10 @@ impl LogLine {
         let id = prompt_id(event.job?, &event.metadata);
         let worker = event.worker.as_ref().map_or("a worker", |worker| worker.as_str());
         let detail = |key: &str| event.detail.get(key).and_then(Value::as_str).unwrap_or_default();
-        let why = [detail("message"), detail("reason")].into_iter().find(|it| !it.is_empty()).unwrap_or("no reason");
+        let why = [detail("message"), detail("reason")]
+            .into_iter()
+            .find(|it| !it.is_empty())
+            .unwrap_or("no reason");
         let text = match event.kind {
             EventKind::JobQueued => format!("got prompt {id}"),
             EventKind::JobStarted => format!("prompt {id} runs on {worker}"),
@@ -93,7 +96,10 @@ impl LogLines {
 }
 
 /// All lines in one text.
-pub(super) async fn text(State(context): State<Context>, caller: Caller) -> Result<Json<String>, ComfyuiError> {
+pub(super) async fn text(
+    State(context): State<Context>,
+    caller: Caller,
+) -> Result<Json<String>, ComfyuiError> {
     let lines = context.comfyui.logs.read(&caller.tenant(None)?);
     Ok(Json(lines.iter().map(|line| format!("{} - {}", line.t, line.m)).collect()))
 }
@@ -147,7 +153,11 @@ mod tests {
     fn events_of_prompts_are_lines_under_the_prompts_id() {
         for (kind, detail, text) in [
             (EventKind::JobStarted, json!({"attempt": 1}), "prompt p runs on gpu-1\n"),
-            (EventKind::JobFailed, json!({"message": "node 4:\nValueError"}), "prompt p failed: node 4: ValueError\n"),
+            (
+                EventKind::JobFailed,
+                json!({"message": "node 4:\nValueError"}),
+                "prompt p failed: node 4: ValueError\n",
+            ),
             (EventKind::JobFailed, json!({"reason": "poison"}), "prompt p failed: poison\n"),
         ] {
             let line = LogLine::new(&event(kind, &detail)).unwrap();

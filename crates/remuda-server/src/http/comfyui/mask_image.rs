@@ -86,7 +86,9 @@ impl Pixels {
         let fail = |error: png::DecodingError| unreadable(what, &error);
         let limits = png::Limits { bytes: DECODER_BYTES_MAX };
         let mut decoder = png::Decoder::new_with_limits(Cursor::new(bytes), limits);
-        decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16 | Transformations::ALPHA);
+        decoder.set_transformations(
+            Transformations::EXPAND | Transformations::STRIP_16 | Transformations::ALPHA,
+        );
         check_pixels(decoder.read_header_info().map_err(fail)?.size(), what)?;
         let mut reader = decoder.read_info().map_err(fail)?;
         let size = reader.info().size();
@@ -264,7 +266,7 @@ mod tests {
         let mut writer = encoder.write_header().unwrap();
         writer.write_image_data(&[1, 2, 3, 4]).unwrap();
         writer.finish().unwrap();
-        assert!(file.len() < 64 << 10, "{} bytes", file.len());
+        assert!(file.len() < TEXT_BYTES_MAX / 8, "{} bytes", file.len());
         let mask = png((1, 1), ColorType::Rgba, &[0; 4], &[]);
         let applied = Pixels::decode(&apply_mask(&file, &mask).unwrap(), "").unwrap();
         assert_eq!(applied.texts, [("kept".to_owned(), "a text".to_owned())]);

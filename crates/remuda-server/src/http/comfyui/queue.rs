@@ -54,6 +54,8 @@ impl OpenPrompts {
                         let prompt = Prompt {
                             job: job.id,
                             id: prompt::prompt_id(job.id, &metadata),
+                            tenant: job.tenant.clone(),
+                            is_named: prompt::is_named(&metadata),
                             client: prompt::client_id(&metadata),
                             number: prompt::queue_number(job.id, job.priority, &metadata),
                             accepted_at: job.accepted_at,
@@ -242,8 +244,16 @@ mod tests {
             attempts: Vec::new(),
             changed_at: Timestamp::ZERO,
         };
-        let (client, id) = (Some(client.to_owned()), job.to_string());
-        Prompt { job: JobId::from_u128(job), id, client, number: json!(1), accepted_at: Timestamp::ZERO, life }
+        Prompt {
+            job: JobId::from_u128(job),
+            id: job.to_string(),
+            tenant: "t".parse().unwrap(),
+            client: Some(client.to_owned()),
+            is_named: true,
+            number: json!(1),
+            accepted_at: Timestamp::ZERO,
+            life,
+        }
     }
 
     #[test]

@@ -47,7 +47,11 @@ pub(super) async fn upload(
 
 /// The image that the mask belongs to: `{"filename", "subfolder", "type"}`. The name may have a folder, and its type in
 /// brackets.
-async fn find_original(context: &Context, tenant: &Tenant, reference: &str) -> Result<BlobHash, ComfyuiError> {
+async fn find_original(
+    context: &Context,
+    tenant: &Tenant,
+    reference: &str,
+) -> Result<BlobHash, ComfyuiError> {
     let bad_reference =
         || ApiError::bad_request("original_ref is {\"filename\", \"subfolder\", \"type\"} of an image");
     let reference: Value = serde_json::from_str(reference).map_err(|_| bad_reference())?;

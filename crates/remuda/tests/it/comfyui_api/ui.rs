@@ -151,11 +151,16 @@ async fn internal_routes_answer_with_what_belongs_to_the_caller() {
     let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let subscribe = json!({ "enabled": true, "clientId": "anna" });
-    let subscribed = stage.request(Method::PATCH, "/internal/logs/subscribe").json(&subscribe).send().await.unwrap();
+    let subscribed =
+        stage.request(Method::PATCH, "/internal/logs/subscribe").json(&subscribe).send().await.unwrap();
     assert_eq!(subscribed.status(), StatusCode::OK);
     let id = prompt(&stage, "anna", &picture(99).saved()).await;
     let heard = client.until_done(&id).await;
-    let lines: Vec<&str> = heard.iter().filter(|it| it["type"] == "logs").map(|it| it["data"]["entries"][0]["m"].as_str().unwrap()).collect();
+    let lines: Vec<&str> = heard
+        .iter()
+        .filter(|it| it["type"] == "logs")
+        .map(|it| it["data"]["entries"][0]["m"].as_str().unwrap())
+        .collect();
     assert!(lines.len() >= 2 && lines[0] == format!("got prompt {id}\n"), "{lines:?}");
     let raw = stage.get("/internal/logs/raw").await;
     assert_eq!(raw["size"], json!({ "cols": 80, "rows": 24 }));
