@@ -47,6 +47,7 @@ use std::sync::Arc;
 
 pub use self::publisher::run_publisher;
 pub(super) use self::ui::fallback;
+pub(super) use self::uploads::{asset_name, resolve_files};
 
 use remuda_core::id::JobId;
 

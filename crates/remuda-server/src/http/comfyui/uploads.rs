@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
 use remuda_core::plane::PlaneEvent;
+use remuda_core::time::Timestamp;
 use remuda_core::workflow::InputGraph;
 use remuda_store::StoreError;
 use remuda_store::blobs::{BlobHash, StoredBlob};
@@ -281,14 +282,15 @@ fn numbered_name(name: &str, number: u32) -> String {
     }
 }
 
-/// Replaces names of uploaded files by references to their content, wherever an input takes a file. A name that was not
-/// uploaded here may exist on the servers themselves and stays.
-pub(super) async fn resolve_files(
+/// Replaces names of uploaded files by references to their content, wherever an input takes a file; returns whether there was
+/// one. A name that was not uploaded here may exist on the servers themselves and stays.
+pub(in super::super) async fn resolve_files(
     context: &Context,
     tenant: &Tenant,
     graph: &mut InputGraph,
     classes: &Map<String, Value>,
-) -> Result<(), ComfyuiError> {
+) -> Result<bool, ApiError> {
+    let mut has_changed = false;
     for node in graph.nodes.values_mut() {
         let class = node.class().to_owned();
         for (input, value) in node.inputs_mut() {
@@ -298,10 +300,11 @@ pub(super) async fn resolve_files(
             let Ok(named) = serde_json::from_str::<String>(value.get()) else { continue };
             if let Some(asset) = find_asset(context, tenant, &named).await? {
                 *value = to_raw_value(&asset).map_err(|error| ApiError::invalid(error.to_string()))?;
+                has_changed = true;
             }
         }
     }
-    Ok(())
+    Ok(has_changed)
 }
 
 /// True if the input accepts uploads, or its class is a known loader.
@@ -312,17 +315,53 @@ fn takes_file(classes: &Map<String, Value>, class: &str, input: &str) -> bool {
         || (class.starts_with("Load") && ["image", "mask", "audio", "video", "file"].contains(&input))
 }
 
-async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, ComfyuiError> {
+async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, ApiError> {
     let (path, kind) = split_annotation(named).unwrap_or((named, "input"));
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let hash = match find(context, tenant, kind, folder, name).await? {
         Some(upload) => Some(upload.hash),
-        None if kind == "input" => None,
+        None if kind == "input" => find_asset_name(context, tenant, path).await?,
         None => view::find_output(context, tenant, folder, name, kind).await?,
     };
     let Some(hash) = hash.filter(|hash| hash.parse::<BlobHash>().is_ok()) else { return Ok(None) };
     let info = json!({ "hash": hash, "file_path": path, "name": named });
     Ok(Some(json!({ "__type": "core/ASSET", "info": info })))
+}
+
+fn asset_name_id(tenant: &Tenant, path: &str) -> String {
+    format!("asset/{tenant}/{path}")
+}
+
+/// The content of the newest asset of the Comfy API v2 that was uploaded under this name.
+async fn find_asset_name(
+    context: &Context,
+    tenant: &Tenant,
+    path: &str,
+) -> Result<Option<String>, StoreError> {
+    let document = context.store.document(Collection::Comfyui, &asset_name_id(tenant, path)).await?;
+    let now = context.plane.clock.now();
+    let live = document.filter(|document| document.is_live(now));
+    Ok(live.and_then(|document| serde_json::from_str(document.body.get()).ok()))
+}
+
+/// The document by which a graph may name an asset by its file name; a later asset of the same name replaces it.
+pub(in super::super) fn asset_name(
+    tenant: &Tenant,
+    path: &str,
+    hash: BlobHash,
+    expires_at: Option<Timestamp>,
+) -> Option<Document> {
+    if path.len() > NAME_BYTES_MAX + FOLDER_BYTES_MAX {
+        return None;
+    }
+    Some(Document {
+        collection: Collection::Comfyui,
+        id: asset_name_id(tenant, path),
+        tenant: Some(tenant.clone()),
+        index_key: String::new(),
+        expires_at,
+        body: Arc::from(to_raw_value(&hash.to_string()).ok()?),
+    })
 }
 
 /// Splits `name [output]` into the name and its kind, if it has one.
