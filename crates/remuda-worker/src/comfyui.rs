@@ -6,6 +6,7 @@
 //!        ──probe──▶ /queue, /history ──▶ Probed                           incarnation: did the server restart?
 //!        ──collect──▶ /view ──▶ blobs ──▶ Ended                           process: the server, if a worker started it
 //!                                                                         early_outputs: outputs of a run that continues
+//!                                                                         server_copies: removed when they are stored
 //! ```
 
 mod collect;
@@ -13,6 +14,7 @@ mod early_outputs;
 mod incarnation;
 mod inputs;
 mod process;
+mod server_copies;
 mod startup;
 mod ws_listener;
 
@@ -35,7 +37,7 @@ use remuda_core::wire::metric::OBJECT_INFO;
 use remuda_net::secret::Secret;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
@@ -88,6 +90,10 @@ struct ComfyuiContext {
     /// The blob with the server's description of its node classes.
     object_info: Mutex<Option<String>>,
     scratch: PathBuf,
+    /// The server's output folder, if the server says where it is.
+    output_folder: OnceCell<Option<PathBuf>>,
+    /// Files stay on the server after their attempt.
+    keeps_copies: bool,
     self_test_timeout: Duration,
 }
 
@@ -108,6 +114,8 @@ struct Run {
     early: EarlyOutputs,
     /// The socket has delivered the prompt's last message.
     has_final_message: bool,
+    /// All its outputs are stored.
+    is_collected: bool,
     is_cancelled: watch::Sender<bool>,
 }
 
@@ -126,6 +134,7 @@ impl Run {
             filter: OutputFilter::default(),
             early: EarlyOutputs::default(),
             has_final_message: false,
+            is_collected: false,
             is_cancelled,
         }
     }
@@ -237,8 +246,20 @@ impl ComfyuiService {
     }
 
     pub(crate) fn retain(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
+        let mut collected = Vec::new();
         let mut runs = self.context.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.retain(|_, run| held.contains(&(run.job, run.attempt)));
+        runs.retain(|_, run| {
+            let is_held = held.contains(&(run.job, run.attempt));
+            if !is_held && run.is_collected {
+                collected.push((run.job, run.attempt));
+            }
+            is_held
+        });
+        drop(runs);
+        if !collected.is_empty() && !self.context.keeps_copies {
+            let context = self.context.clone();
+            self.spawn(context.remove_copies(collected));
+        }
     }
 
     pub(crate) fn metrics(&self) -> Map<String, Value> {

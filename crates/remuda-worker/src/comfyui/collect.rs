@@ -65,6 +65,7 @@ impl ComfyuiContext {
         match self.store_outputs(id, listed, filter).await {
             Ok(result) => {
                 self.incarnations.lock().set_anchor(id);
+                self.update_run(id, |run| run.is_collected = true);
                 AttemptEnd::Completed { result }
             }
             Err(error) => {
