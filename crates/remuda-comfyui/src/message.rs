@@ -66,6 +66,7 @@ pub enum ComfyuiMessage {
         mime: String,
         bytes: Vec<u8>,
     },
+    /// A text that a node shows while it runs.
     Text {
         node: String,
         text: String,
@@ -78,6 +79,10 @@ pub enum ComfyuiMessage {
     /// A known type with unexpected content.
     Malformed,
 }
+
+/// A longer text of a node is cut.
+const TEXT_BYTES_MAX: usize = 64 << 10;
+const NODE_CHARS_MAX: usize = 200;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NodeState {
@@ -296,10 +301,10 @@ fn preview(bytes: &[u8]) -> Option<ComfyuiMessage> {
 
 fn progress_text(bytes: &[u8]) -> Option<ComfyuiMessage> {
     let (node, text) = sized(bytes)?;
-    let text = String::from_utf8_lossy(text);
+    let text = &text[..text.len().min(TEXT_BYTES_MAX)];
     Some(ComfyuiMessage::Text {
-        node: String::from_utf8_lossy(node).into_owned(),
-        text: one_line(&text, 500),
+        node: one_line(&String::from_utf8_lossy(node), NODE_CHARS_MAX),
+        text: String::from_utf8_lossy(text).into_owned(),
     })
 }
 

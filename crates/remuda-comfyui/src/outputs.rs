@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::json::{self, JsonMembers, Text};
+use super::restore::without_attempt_folder;
 use remuda_net::text::one_line;
 
 /// Keys for the web interface only.
@@ -133,19 +134,27 @@ impl OutputFile {
         one_line(&parts.join("/"), NAME_CHARS_MAX)
     }
 
+    /// The folder in which the user sees it: without the attempt's own, and as safe as the name.
+    pub fn display_folder(&self) -> String {
+        let folder = without_attempt_folder(&self.subfolder);
+        let parts = folder.split(['/', '\\']).filter(|part| !matches!(*part, "" | "." | ".."));
+        one_line(&parts.map(safe_name).collect::<Vec<_>>().join("/"), NAME_CHARS_MAX)
+    }
+
     /// A name that is safe to display, to save under and to put into a header: no folder, no leading dot, no quotes.
     pub fn display_name(&self) -> String {
-        let last = self.filename.rsplit(['/', '\\']).next().unwrap_or_default();
-        let safe: String = last
-            .chars()
-            .map(|c| if c.is_alphanumeric() || "._-()[] +@".contains(c) { c } else { '_' })
-            .collect();
-        let safe = safe.trim_start_matches(['.', ' ']).trim_end_matches(['.', ' ']);
-        // The extension identifies the type, so a long name is cut at the front.
-        let skip = safe.chars().count().saturating_sub(128);
-        let safe: String = safe.chars().skip(skip).collect();
-        if safe.is_empty() { "file".to_owned() } else { safe }
+        safe_name(self.filename.rsplit(['/', '\\']).next().unwrap_or_default())
     }
+}
+
+fn safe_name(name: &str) -> String {
+    let safe: String =
+        name.chars().map(|c| if c.is_alphanumeric() || "._-()[] +@".contains(c) { c } else { '_' }).collect();
+    let safe = safe.trim_start_matches(['.', ' ']).trim_end_matches(['.', ' ']);
+    // The extension identifies the type, so a long name is cut at the front.
+    let skip = safe.chars().count().saturating_sub(128);
+    let safe: String = safe.chars().skip(skip).collect();
+    if safe.is_empty() { "file".to_owned() } else { safe }
 }
 
 fn media(filename: &str) -> &'static str {

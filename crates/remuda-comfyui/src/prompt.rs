@@ -31,6 +31,7 @@ pub use self::asset::AssetRef;
 use self::chain::CHAIN_MAX;
 use self::graph::{SentGraph, SentNode};
 use super::prompt_node::PromptNode;
+use super::restore::attempt_folder;
 use super::tag::{PromptTag, TAG};
 use remuda_net::text::one_line;
 
@@ -102,7 +103,7 @@ impl PromptDraft {
                 format!("{service_job_id:?} is not a lower-case UUID"),
             ));
         }
-        let folder = folder(tag);
+        let folder = attempt_folder(tag.job, tag.attempt);
         for ((id, name), mut tree) in self.rewritten {
             asset::replace(&mut tree, placed).map_err(|failure| at_input(&id, &name, &failure))?;
             if name == PREFIX_INPUT {
@@ -207,12 +208,6 @@ fn valid_entries(extra: &RawMembers) -> impl Iterator<Item = (&str, Box<RawValue
         };
         Some((key.as_str(), raw(&valid)))
     })
-}
-
-/// The output folder of this attempt. It uses the end of the job's id, because the beginning is a time that jobs share.
-fn folder(tag: &PromptTag) -> String {
-    let job = tag.job.to_string();
-    format!("remuda/{}-{}", &job[24..], tag.attempt)
 }
 
 /// Prepends the folder to a prefix. Folders of the prefix stay below it; `..` is removed.

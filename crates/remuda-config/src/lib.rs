@@ -139,6 +139,8 @@ pub struct AgentConfig {
     pub queue_stall_max: Duration,
     /// Longest time for the minimal workflow of the self-test.
     pub self_test_timeout: Duration,
+    /// Output files stay on a ComfyUI server whose output folder the worker could clean.
+    pub keep_server_copies: bool,
 }
 
 impl ResolvedConfig {
@@ -183,6 +185,7 @@ impl ResolvedConfig {
                 queue_stall_max: Duration::from_secs(3600),
                 // A service that has just started may load models first.
                 self_test_timeout: Duration::from_secs(60),
+                keep_server_copies: false,
             },
             models: ModelsSettings::default(),
             fleets: Vec::new(),

@@ -432,6 +432,12 @@ const AGENT: &[Key] = &[
         duration(SECOND, HOUR),
         "Longest time for a service to run the minimal workflow of its self-test.",
     ),
+    Key::new(
+        "agent.keep_server_copies",
+        slot!(agent.keep_server_copies),
+        Switch,
+        "Keep the output files on a ComfyUI server on the worker's own machine; otherwise they are removed once they are stored.",
+    ),
 ];
 
 const MODELS: &[Key] = &[

@@ -41,6 +41,7 @@ mod values;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -106,6 +107,8 @@ pub struct Options {
     pub manual_time: bool,
     /// How long temporary faults last: slow-reader, slow-http.
     pub trouble: Duration,
+    /// Saved files are written here too, as by a server on this machine; it reports the folder in its arguments.
+    pub output_directory: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -124,6 +127,7 @@ impl Default for Options {
             revive: None,
             manual_time: false,
             trouble: Duration::from_secs(5),
+            output_directory: None,
         }
     }
 }

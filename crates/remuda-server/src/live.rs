@@ -35,6 +35,8 @@ pub enum LiveEvent {
 #[derive(Clone, Debug)]
 pub struct PreviewUpdate {
     pub job: JobId,
+    /// Distinguishes it from the other previews of the job.
+    pub number: u64,
     pub tenant: Tenant,
     pub metadata: Map<String, Value>,
     pub worker: WorkerId,

@@ -1,7 +1,7 @@
-//! The newest preview of each running job, in memory only. A preview ends with its attempt; when all of them together are
-//! too large, the one updated longest ago is dropped.
+//! The newest previews of each running job, in memory only. A preview ends with its attempt; when all of them together are
+//! too large, the oldest is dropped. A few of each job are kept for those who were told of one and have not read it yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -10,6 +10,8 @@ use remuda_core::wire::preview::PreviewFormat;
 
 /// Of all jobs together; enough for a thousand running jobs.
 const ALL_BYTES_MAX: usize = 64 << 20;
+/// Of one job.
+const RECENT_MAX: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
@@ -26,38 +28,55 @@ pub struct Previews(Arc<Mutex<StoredPreviews>>);
 
 #[derive(Debug, Default)]
 struct StoredPreviews {
-    /// With its key in `order`.
-    previews: BTreeMap<JobId, (u64, Preview)>,
-    /// Oldest update first.
+    /// Oldest first, each with its number.
+    previews: BTreeMap<JobId, VecDeque<(u64, Preview)>>,
+    /// By number, which grows with time.
     order: BTreeMap<u64, JobId>,
     number: u64,
     bytes: usize,
 }
 
 impl Previews {
-    pub fn insert(&self, job: JobId, preview: Preview) {
+    /// Returns the number of the preview.
+    pub fn insert(&self, job: JobId, preview: Preview) -> u64 {
         let mut stored = self.lock();
-        stored.remove(job);
         stored.number += 1;
         stored.bytes += preview.bytes.len();
         let number = stored.number;
-        stored.previews.insert(job, (number, preview));
+        let previews = stored.previews.entry(job).or_default();
+        previews.push_back((number, preview));
+        let is_full = previews.len() > RECENT_MAX;
         stored.order.insert(number, job);
-        while stored.bytes > ALL_BYTES_MAX
-            && let Some((_, oldest)) = stored.order.first_key_value()
-        {
-            let oldest = *oldest;
-            stored.remove(oldest);
+        if is_full {
+            stored.remove_oldest(job);
         }
+        while stored.bytes > ALL_BYTES_MAX
+            && let Some((_, job)) = stored.order.first_key_value()
+        {
+            let job = *job;
+            stored.remove_oldest(job);
+        }
+        number
     }
 
+    /// The newest preview of a job.
     pub fn find(&self, job: JobId) -> Option<Preview> {
-        self.lock().previews.get(&job).map(|(_, preview)| preview.clone())
+        self.lock().previews.get(&job)?.back().map(|(_, preview)| preview.clone())
+    }
+
+    /// This preview, if it is among the newest of its job.
+    pub fn find_number(&self, job: JobId, number: u64) -> Option<Preview> {
+        let stored = self.lock();
+        let mut previews = stored.previews.get(&job)?.iter();
+        previews.find(|(it, _)| *it == number).map(|(_, preview)| preview.clone())
     }
 
     /// Called when the attempt has ended.
     pub fn remove(&self, job: JobId) {
-        self.lock().remove(job);
+        let mut stored = self.lock();
+        while stored.previews.contains_key(&job) {
+            stored.remove_oldest(job);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, StoredPreviews> {
@@ -66,10 +85,14 @@ impl Previews {
 }
 
 impl StoredPreviews {
-    fn remove(&mut self, job: JobId) {
-        if let Some((number, preview)) = self.previews.remove(&job) {
+    fn remove_oldest(&mut self, job: JobId) {
+        let Some(previews) = self.previews.get_mut(&job) else { return };
+        if let Some((number, preview)) = previews.pop_front() {
             self.order.remove(&number);
             self.bytes -= preview.bytes.len();
+        }
+        if previews.is_empty() {
+            self.previews.remove(&job);
         }
     }
 }
@@ -90,13 +113,19 @@ mod tests {
     }
 
     #[test]
-    fn only_the_newest_preview_of_a_job_is_stored_and_none_after_its_end() {
+    fn only_the_newest_previews_of_a_job_are_stored_and_none_after_its_end() {
         let previews = Previews::default();
         let job = JobId::from_u128(1);
         previews.insert(job, preview(1, 10));
         previews.insert(job, preview(2, 20));
         assert_eq!(previews.find(job).unwrap().attempt, Attempt(2));
-        assert_eq!(previews.lock().bytes, 20);
+        assert_eq!(previews.lock().bytes, 30);
+        assert_eq!(previews.find_number(job, 1).unwrap().attempt, Attempt(1));
+        for _ in 0..RECENT_MAX {
+            previews.insert(job, preview(2, 20));
+        }
+        assert!(previews.find_number(job, 2).is_none() && previews.find_number(job, 3).is_some());
+        assert_eq!(previews.lock().bytes, 20 * RECENT_MAX);
         previews.remove(job);
         previews.remove(job);
         assert!(previews.find(job).is_none());

@@ -6,6 +6,7 @@
 //!        ──probe──▶ /queue, /history ──▶ Probed                           incarnation: did the server restart?
 //!        ──collect──▶ /view ──▶ blobs ──▶ Ended                           process: the server, if a worker started it
 //!                                                                         early_outputs: outputs of a run that continues
+//!                                                                         server_copies: removed when they are stored
 //! ```
 
 mod collect;
@@ -13,6 +14,7 @@ mod early_outputs;
 mod incarnation;
 mod inputs;
 mod process;
+mod server_copies;
 mod startup;
 mod ws_listener;
 
@@ -22,8 +24,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use remuda_comfyui::{
-    ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptNode, PromptTag,
-    outputs,
+    ComfyuiClient, ComfyuiTarget, PreparedPrompt, ProgressTracker, PromptDraft, PromptNode, PromptRestorer,
+    PromptTag, outputs,
 };
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
@@ -35,7 +37,7 @@ use remuda_core::wire::metric::OBJECT_INFO;
 use remuda_net::secret::Secret;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, OnceCell, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
@@ -88,6 +90,10 @@ struct ComfyuiContext {
     /// The blob with the server's description of its node classes.
     object_info: Mutex<Option<String>>,
     scratch: PathBuf,
+    /// The server's output folder, if the server says where it is.
+    output_folder: OnceCell<Option<PathBuf>>,
+    /// Files stay on the server after their attempt.
+    keeps_copies: bool,
     self_test_timeout: Duration,
 }
 
@@ -102,10 +108,14 @@ struct Run {
     /// Class of each node, to recognise outputs that come over the socket.
     classes: BTreeMap<String, String>,
     sent_images: Vec<SentImage>,
+    /// Names of uploaded inputs on the server, and those in the submitted graph.
+    input_names: Vec<(String, String)>,
     filter: OutputFilter,
     early: EarlyOutputs,
     /// The socket has delivered the prompt's last message.
     has_final_message: bool,
+    /// All its outputs are stored.
+    is_collected: bool,
     is_cancelled: watch::Sender<bool>,
 }
 
@@ -120,11 +130,19 @@ impl Run {
             phase,
             classes: BTreeMap::new(),
             sent_images: Vec::new(),
+            input_names: Vec::new(),
             filter: OutputFilter::default(),
             early: EarlyOutputs::default(),
             has_final_message: false,
+            is_collected: false,
             is_cancelled,
         }
+    }
+
+    /// Takes what was written into the prompt for this attempt out of its outputs.
+    fn restorer(&self) -> PromptRestorer {
+        let names = self.input_names.iter().map(|(placed, name)| (placed.as_str(), name.as_str()));
+        PromptRestorer::new(self.job, self.attempt, names)
     }
 
     /// From now on messages about these nodes count as progress.
@@ -228,8 +246,20 @@ impl ComfyuiService {
     }
 
     pub(crate) fn retain(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
+        let mut collected = Vec::new();
         let mut runs = self.context.runs.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.retain(|_, run| held.contains(&(run.job, run.attempt)));
+        runs.retain(|_, run| {
+            let is_held = held.contains(&(run.job, run.attempt));
+            if !is_held && run.is_collected {
+                collected.push((run.job, run.attempt));
+            }
+            is_held
+        });
+        drop(runs);
+        if !collected.is_empty() && !self.context.keeps_copies {
+            let context = self.context.clone();
+            self.spawn(context.remove_copies(collected));
+        }
     }
 
     pub(crate) fn metrics(&self) -> Map<String, Value> {
@@ -317,6 +347,16 @@ impl ComfyuiContext {
         if *cancelled.borrow() {
             return Err(stopped());
         }
+        let named = draft.assets().iter().filter_map(|asset| {
+            let name = asset.name.as_ref().or(asset.file_path.as_ref())?;
+            Some((inputs.get(&asset.hash)?.clone(), name.clone()))
+        });
+        let input_names: Vec<_> = named.collect();
+        self.with_runs(&request.service_job_id, |runs, id| {
+            if let Some(run) = runs.get_mut(&id) {
+                run.input_names = input_names;
+            }
+        });
         let tag = PromptTag { worker: self.worker.clone(), job: request.job, attempt: request.attempt };
         draft.prepare(&tag, &request.service_job_id, &self.client_id, &inputs)
     }

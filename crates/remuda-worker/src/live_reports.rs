@@ -36,6 +36,9 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
 /// Messages queued for one attempt: a graph of hundreds of nodes in the time between two reports.
 const MESSAGES_MAX: usize = 2_000;
 const MESSAGES_BYTES_MAX: usize = 1 << 20;
+/// Counters among them. `progress_state` names every node so far, and comes twice for each: of a large graph that is answered
+/// from the cache, all of them would be a hundred times what the rest needs.
+const COUNTERS_BYTES_MAX: usize = 64 << 10;
 
 type Key = (JobId, Attempt);
 
@@ -86,6 +89,7 @@ struct QueuedReports {
 struct PendingReport {
     messages: VecDeque<ServiceMessage>,
     messages_bytes: usize,
+    counters_bytes: usize,
     progress: Option<ProgressSnapshot>,
     outputs: Option<Vec<Arc<RawValue>>>,
     is_progress_new: bool,
@@ -233,6 +237,7 @@ impl PendingReport {
         PendingReport {
             messages: VecDeque::new(),
             messages_bytes: 0,
+            counters_bytes: 0,
             progress: None,
             outputs: None,
             is_progress_new: false,
@@ -250,16 +255,24 @@ impl PendingReport {
         !self.has_changes() && !self.is_in_flight
     }
 
-    /// When the queue is full, counters are dropped first, then the oldest message.
+    /// A counter replaces an older value unless another message came between them: what a client sees keeps its order. When
+    /// the queue is full, counters are dropped first, then the oldest message.
     fn push(&mut self, message: ServiceMessage) {
-        if message.supersedes.is_some()
-            && let Some(older) = self.messages.iter().rposition(|it| it.supersedes == message.supersedes)
-        {
-            self.drop_message(older);
+        let size = message.raw.get().len();
+        if message.supersedes.is_some() {
+            let counters = self.messages.iter().rev().take_while(|it| it.supersedes.is_some());
+            let older = counters.enumerate().find(|(_, it)| it.supersedes == message.supersedes);
+            if let Some(back) = older.map(|(back, _)| back) {
+                self.drop_message(self.messages.len() - 1 - back);
+            }
+            self.counters_bytes += size;
         }
-        self.messages_bytes += message.raw.get().len();
+        self.messages_bytes += size;
         self.messages.push_back(message);
-        while self.messages.len() > MESSAGES_MAX || self.messages_bytes > MESSAGES_BYTES_MAX {
+        while self.messages.len() > MESSAGES_MAX
+            || self.messages_bytes > MESSAGES_BYTES_MAX
+            || self.counters_bytes > COUNTERS_BYTES_MAX
+        {
             let first = self.messages.iter().position(|it| it.supersedes.is_some()).unwrap_or(0);
             self.drop_message(first);
         }
@@ -267,14 +280,16 @@ impl PendingReport {
 
     fn drop_message(&mut self, at: usize) {
         if let Some(message) = self.messages.remove(at) {
-            self.messages_bytes -= message.raw.get().len();
+            let size = message.raw.get().len();
+            self.messages_bytes -= size;
+            self.counters_bytes -= if message.supersedes.is_some() { size } else { 0 };
         }
     }
 
     /// Takes everything that changed since the last report.
     fn report(&mut self, now: Instant) -> LiveReport {
         (self.is_in_flight, self.next_at) = (true, now + REPORT_INTERVAL);
-        self.messages_bytes = 0;
+        (self.messages_bytes, self.counters_bytes) = (0, 0);
         let is_new = (std::mem::take(&mut self.is_progress_new), std::mem::take(&mut self.is_outputs_new));
         LiveReport {
             messages: self.messages.drain(..).map(|message| message.raw).collect(),
@@ -309,9 +324,20 @@ mod tests {
     #[test]
     fn only_the_newest_value_of_a_counter_is_reported_and_the_order_stays() {
         let (one, two) = (Some("progress 1"), Some("progress 2"));
-        let story = [("start", None), ("1/9", one), ("2/9", one), ("1/3", two), ("next", None), ("3/9", one)];
+        let story = [("start", None), ("1/9", one), ("1/3", two), ("2/9", one), ("next", None), ("3/9", one)];
         let pending = pending(story.map(|(text, supersedes)| message(text, supersedes)));
-        assert_eq!(texts(pending), ["start", "1/3", "next", "3/9"]);
+        assert_eq!(texts(pending), ["start", "1/3", "2/9", "next", "3/9"]);
+    }
+
+    #[test]
+    fn counters_of_a_large_graph_take_little_room() {
+        let state = "x".repeat(COUNTERS_BYTES_MAX / 4);
+        let story = (0..40)
+            .flat_map(|node| [message(&format!("{node}"), None), message(&state, Some("progress_state"))]);
+        let pending = pending(story);
+        let counters = pending.messages.iter().filter(|it| it.supersedes.is_some()).count();
+        assert_eq!((pending.messages.len() - counters, counters), (40, 3), "the newest ones");
+        assert!(pending.messages.back().unwrap().supersedes.is_some());
     }
 
     #[test]

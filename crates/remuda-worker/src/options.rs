@@ -118,6 +118,8 @@ pub struct ComfyuiOptions {
     /// Starts the server. With a command, the worker also restarts a sick server and stops it when the worker ends.
     pub command: Option<String>,
     pub request_timeout: Duration,
+    /// Files stay on the server after their attempt.
+    pub keeps_copies: bool,
     /// Limit for the self-test: a server that has just started may load for a while first.
     pub self_test_timeout: Duration,
 }
@@ -125,8 +127,9 @@ pub struct ComfyuiOptions {
 impl ComfyuiOptions {
     /// A server that is already running.
     pub fn new(target: ComfyuiTarget, resolved: &ResolvedConfig) -> ComfyuiOptions {
-        let self_test_timeout = resolved.agent.self_test_timeout;
-        ComfyuiOptions { target, command: None, request_timeout: COMFYUI_REQUEST_TIMEOUT, self_test_timeout }
+        let AgentConfig { self_test_timeout, keep_server_copies: keeps_copies, .. } = resolved.agent;
+        let request_timeout = COMFYUI_REQUEST_TIMEOUT;
+        ComfyuiOptions { target, command: None, request_timeout, keeps_copies, self_test_timeout }
     }
 }
 

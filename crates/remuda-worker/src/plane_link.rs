@@ -9,6 +9,7 @@ use bytes::Bytes;
 use remuda_core::agent::{AgentEvent, CallError};
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::wire::live::LiveReport;
+use remuda_core::wire::preview::PreviewAnswer;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::Secret;
@@ -111,16 +112,18 @@ impl PlaneLink {
         }
     }
 
-    /// Sends a preview image of a running attempt, and the node it shows.
+    /// Sends a preview image of a running attempt, and the node it shows. Returns whether a client watches the attempt.
     pub(crate) async fn send_preview(
         &self,
         job: JobId,
         attempt: Attempt,
         node: Option<&str>,
         bytes: Bytes,
-    ) -> Result<(), ReportError> {
+    ) -> Result<bool, ReportError> {
         let request = self.live_request("preview", job, attempt).body(bytes);
-        send_live(request.query(&node.map(|node| ("node", node)).as_slice())).await
+        let response = send_live(request.query(&node.map(|node| ("node", node)).as_slice())).await?;
+        let answer: Option<PreviewAnswer> = response.json().await.ok();
+        Ok(answer.is_some_and(|answer| answer.is_watched))
     }
 
     /// Sends what a running attempt is doing.
@@ -130,7 +133,7 @@ impl PlaneLink {
         attempt: Attempt,
         report: &LiveReport,
     ) -> Result<(), ReportError> {
-        send_live(self.live_request("live", job, attempt).json(report)).await
+        send_live(self.live_request("live", job, attempt).json(report)).await.map(drop)
     }
 
     fn live_request(&self, resource: &str, job: JobId, attempt: Attempt) -> RequestBuilder {
@@ -146,11 +149,11 @@ impl PlaneLink {
     }
 }
 
-async fn send_live(request: RequestBuilder) -> Result<(), ReportError> {
+async fn send_live(request: RequestBuilder) -> Result<Response, ReportError> {
     let response =
         request.send().await.map_err(|error| ReportError::Unreachable(error_with_causes(&error)))?;
     match response.status() {
-        status if status.is_success() => Ok(()),
+        status if status.is_success() => Ok(response),
         status if status.is_server_error() => Err(ReportError::Unreachable(status.to_string())),
         status => Err(ReportError::Refused(status)),
     }

@@ -1,21 +1,25 @@
-//! Preview images of running attempts, on their way to the plane: only the newest of each attempt, at most two a second.
+//! Preview images of running attempts, on their way to the plane. While a client watches the attempt, every preview is sent,
+//! as ComfyUI does; otherwise only the newest, at most two a second. The plane says in each answer whether somebody watches.
 //! A preview may be dropped at any time; no decision depends on it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use remuda_core::id::{Attempt, JobId};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tracing::debug;
 
 use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
 use crate::plane_link::PlaneLink;
 
-/// Two a second are enough to follow a run; a sampler makes dozens.
+/// Two a second are enough for whoever looks later; a sampler makes dozens.
 const SEND_INTERVAL: Duration = Duration::from_millis(500);
+/// Previews of one attempt that wait while earlier ones are sent; the oldest are dropped.
+const QUEUED_MAX: usize = 8;
 
 /// The previews of all attempts; clones share one queue.
 #[derive(Clone, Debug, Default)]
@@ -36,50 +40,105 @@ struct PendingPreview {
 
 #[derive(Debug, Default)]
 struct QueuedPreviews {
-    newest: BTreeMap<(JobId, Attempt), PendingPreview>,
+    attempts: BTreeMap<Key, AttemptPreviews>,
     /// None until the worker has joined and has a token.
     link: Option<PlaneLink>,
 }
 
+#[derive(Debug)]
+struct AttemptPreviews {
+    queue: VecDeque<PendingPreview>,
+    /// The last answer of the plane; before the first one, a client may well be watching.
+    is_watched: bool,
+    /// While nobody watches: when the newest is sent.
+    next_at: Instant,
+}
+
+impl AttemptPreviews {
+    fn new() -> AttemptPreviews {
+        AttemptPreviews { queue: VecDeque::new(), is_watched: true, next_at: Instant::now() }
+    }
+
+    /// What is to be sent now.
+    fn take_due(&mut self, now: Instant) -> Option<PendingPreview> {
+        if self.is_watched {
+            return self.queue.pop_front();
+        }
+        if now < self.next_at {
+            return None;
+        }
+        let newest = self.queue.pop_back();
+        self.queue.clear();
+        newest
+    }
+}
+
+type Key = (JobId, Attempt);
+
 impl Previews {
-    /// Replaces an older preview that was not sent yet.
     pub(crate) fn add(&self, job: JobId, attempt: Attempt, node: Option<&str>, bytes: &[u8]) {
         if bytes.len() > PREVIEW_BYTES_MAX || PreviewFormat::detect(bytes).is_none() {
             return;
         }
         let picture = PendingPreview { node: node.map(str::to_owned), bytes: Bytes::copy_from_slice(bytes) };
-        self.state().newest.insert((job, attempt), picture);
+        let mut state = self.state();
+        let queue = &mut state.attempts.entry((job, attempt)).or_insert_with(AttemptPreviews::new).queue;
+        if queue.len() == QUEUED_MAX {
+            queue.pop_front();
+        }
+        queue.push_back(picture);
         self.0.has_work.notify_one();
     }
 
     pub(crate) fn remove(&self, job: JobId, attempt: Attempt) {
-        self.state().newest.remove(&(job, attempt));
+        self.state().attempts.remove(&(job, attempt));
     }
 
     pub(crate) fn set_link(&self, link: PlaneLink) {
         self.state().link = Some(link);
+        self.0.has_work.notify_one();
     }
 
     /// Sends previews until the task is dropped.
     pub(crate) async fn run(self) {
         loop {
-            self.0.has_work.notified().await;
-            let next_at = tokio::time::Instant::now() + SEND_INTERVAL;
-            let (link, newest) = self.take();
-            for ((job, attempt), PendingPreview { node, bytes }) in newest {
-                if let Some(link) = &link
-                    && let Err(error) = link.send_preview(job, attempt, node.as_deref(), bytes).await
-                {
-                    debug!(%job, %attempt, %error, "preview not accepted");
+            let (link, due, next_at) = self.take_due(Instant::now());
+            let Some(link) = link.filter(|_| !due.is_empty()) else {
+                let sleep = async { tokio::time::sleep_until(next_at.unwrap_or_else(Instant::now)).await };
+                tokio::select! {
+                    () = self.0.has_work.notified() => {}
+                    () = sleep, if next_at.is_some() => {}
                 }
+                continue;
+            };
+            for ((job, attempt), PendingPreview { node, bytes }) in due {
+                let sent = link.send_preview(job, attempt, node.as_deref(), bytes).await;
+                let is_watched = sent.unwrap_or_else(|error| {
+                    debug!(%job, %attempt, %error, "preview not accepted");
+                    false
+                });
+                self.apply_answer((job, attempt), is_watched, Instant::now());
             }
-            tokio::time::sleep_until(next_at).await;
         }
     }
 
-    fn take(&self) -> (Option<PlaneLink>, BTreeMap<(JobId, Attempt), PendingPreview>) {
+    /// One preview of each attempt that has one to send, and when the next is due.
+    fn take_due(&self, now: Instant) -> (Option<PlaneLink>, Vec<(Key, PendingPreview)>, Option<Instant>) {
         let mut state = self.state();
-        (state.link.clone(), std::mem::take(&mut state.newest))
+        let Some(link) = state.link.clone() else { return (None, Vec::new(), None) };
+        let mut due = Vec::new();
+        for (key, previews) in &mut state.attempts {
+            due.extend(previews.take_due(now).map(|preview| (*key, preview)));
+        }
+        let waiting = state.attempts.values().filter(|it| !it.queue.is_empty());
+        (Some(link), due, waiting.map(|it| it.next_at).min())
+    }
+
+    fn apply_answer(&self, key: Key, is_watched: bool, now: Instant) {
+        // It may have ended meanwhile.
+        if let Some(previews) = self.state().attempts.get_mut(&key) {
+            (previews.is_watched, previews.next_at) = (is_watched, now + SEND_INTERVAL);
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, QueuedPreviews> {
@@ -89,23 +148,60 @@ impl Previews {
 
 #[cfg(test)]
 mod tests {
+    use remuda_net::http_client::Credentials;
+
     use super::*;
 
-    #[test]
-    fn newest_preview_of_each_attempt_is_queued_and_other_bytes_are_not() {
+    fn jpeg(last: u8) -> [u8; 4] {
+        [0xff, 0xd8, 0xff, last]
+    }
+
+    fn joined() -> Previews {
         let previews = Previews::default();
+        let link =
+            PlaneLink::new("http://127.0.0.1:9", "w".parse().unwrap(), Credentials::default(), "".as_ref());
+        previews.set_link(link);
+        previews
+    }
+
+    /// The last byte of each preview that is sent now.
+    fn due(previews: &Previews, now: Instant) -> Vec<u8> {
+        previews.take_due(now).1.into_iter().map(|(_, preview)| preview.bytes[3]).collect()
+    }
+
+    #[tokio::test]
+    async fn all_previews_are_sent_while_somebody_watches_and_otherwise_the_newest() {
+        let (previews, key) = (joined(), (JobId::from_u128(1), Attempt(1)));
+        let now = Instant::now();
+        for number in 1..=3 {
+            previews.add(key.0, key.1, Some("3"), &jpeg(number));
+        }
+        for number in 1..=3 {
+            assert_eq!(due(&previews, now), [number], "one after the other");
+            previews.apply_answer(key, true, now);
+        }
+        assert_eq!(due(&previews, now), [0; 0]);
+        (4..=6).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number)));
+        previews.apply_answer(key, false, now);
+        assert_eq!(due(&previews, now), [0; 0], "nobody watches: not so soon");
+        assert_eq!(due(&previews, now + SEND_INTERVAL), [6], "only the newest");
+        (1..=100).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number)));
+        previews.apply_answer(key, true, now);
+        let sent: Vec<u8> = std::iter::from_fn(|| due(&previews, now).pop()).collect();
+        assert_eq!(sent, (93..=100).collect::<Vec<u8>>(), "a slow link loses the oldest");
+    }
+
+    #[tokio::test]
+    async fn only_images_of_running_attempts_are_queued() {
+        let previews = joined();
         let (job, other) = (JobId::from_u128(1), JobId::from_u128(2));
-        let jpeg = |last: u8| [0xff, 0xd8, 0xff, last];
-        previews.add(job, Attempt(1), None, &jpeg(1));
-        previews.add(job, Attempt(1), Some("3"), &jpeg(2));
-        previews.add(other, Attempt(1), None, &jpeg(3));
         previews.add(job, Attempt(1), None, b"<html>");
         let large: Vec<u8> = jpeg(4).into_iter().chain(vec![0; PREVIEW_BYTES_MAX]).collect();
         previews.add(job, Attempt(1), None, &large);
+        previews.add(other, Attempt(1), None, &jpeg(3));
         previews.remove(other, Attempt(1));
-        let (_, newest) = previews.take();
-        let picture = PendingPreview { node: Some("3".to_owned()), bytes: Bytes::from(jpeg(2).to_vec()) };
-        assert_eq!(newest.into_iter().collect::<Vec<_>>(), [((job, Attempt(1)), picture)]);
-        assert!(previews.take().1.is_empty());
+        previews.apply_answer((other, Attempt(1)), true, Instant::now());
+        let (_, due, next_at) = previews.take_due(Instant::now());
+        assert!(due.is_empty() && next_at.is_none());
     }
 }

@@ -20,6 +20,8 @@ pub struct AssetRef {
     pub hash: String,
     /// The original file name.
     pub file_path: Option<String>,
+    /// What the submitted graph had in its place, if that was a name.
+    pub name: Option<String>,
 }
 
 impl AssetRef {
@@ -46,13 +48,14 @@ impl AssetRef {
         let info = &value["info"];
         let hash = info["hash"].as_str().and_then(normalize);
         let file_path = info["file_path"].as_str().map(ToOwned::to_owned);
+        let name = info["name"].as_str().map(ToOwned::to_owned);
         let wrong = || {
             ServiceFailure::new(
                 ServiceFault::Graph,
                 "an asset has no hash of the form blake3:<64 hex digits>",
             )
         };
-        Some(hash.map(|hash| AssetRef { hash, file_path }).ok_or_else(wrong))
+        Some(hash.map(|hash| AssetRef { hash, file_path, name }).ok_or_else(wrong))
     }
 }
 

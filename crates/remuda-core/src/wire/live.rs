@@ -19,6 +19,9 @@ pub struct LiveReport {
     pub outputs: Option<Vec<Arc<RawValue>>>,
 }
 
+/// The type of a message `{"type", "data": {"node", "text"}}` that stands for a text frame of ComfyUI, which is binary.
+pub const PROGRESS_TEXT: &str = "progress_text";
+
 /// An attempt's progress; always complete, so that the newest snapshot suffices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressSnapshot {

@@ -1,7 +1,17 @@
 //! Preview images of running attempts: accepted formats and size.
 
+use serde::{Deserialize, Serialize};
+
 /// Previews have about 50 KB; anything larger is refused.
 pub const PREVIEW_BYTES_MAX: usize = 1 << 20;
+
+/// The answer to a preview.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct PreviewAnswer {
+    /// A client is connected that sees every preview of this attempt; otherwise a few are enough.
+    #[serde(default, rename = "watched")]
+    pub is_watched: bool,
+}
 
 /// The accepted image formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -39,6 +39,9 @@ pub(super) fn system_stats(server: &Server) -> Value {
         "pytorch_version": "2.11.0+cu130", "embedded_python": false,
         "argv": ["main.py", "--listen", options.listen.ip(), "--port", options.listen.port().to_string()],
     });
+    if let (Some(folder), Some(argv)) = (&options.output_directory, system["argv"].as_array_mut()) {
+        argv.extend([json!("--output-directory"), json!(folder)]);
+    }
     if options.version >= Version::V0_30_0 {
         system["comfy_package_versions"] =
             json!([{"name": "comfyui-frontend-package", "installed": frontend, "required": frontend}]);

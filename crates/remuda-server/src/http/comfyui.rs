@@ -10,7 +10,7 @@
 //! | ComfyUI | Remuda |
 //! |---|---|
 //! | `prompt_id` | the client's id, stored as the job's idempotency key; otherwise the job id |
-//! | output `subfolder` | `<job>/<node>`: two servers may both have written `ComfyUI_00001_.png` |
+//! | output names | numbered by the plane, see `output_names`; files of other jobs are in the folder `<job>/<node>` |
 //! | `number`, `front` | a negative number or `front` raises the priority; equal priorities run oldest first |
 //! | input files | documents of the tenant, found by name; a graph that names one refers to its content by hash |
 //! | `/history` delete, clear | hides entries in this API only; the jobs are kept as long as any other |
@@ -20,10 +20,14 @@
 mod client_registry;
 mod connection;
 mod error;
+mod folders;
 mod history;
 mod history_entry;
 mod jobs;
+mod logs;
+mod mask_image;
 mod node_classes;
+mod output_names;
 mod prompt;
 mod proxy;
 mod publisher;
@@ -43,6 +47,9 @@ use std::sync::Arc;
 
 pub use self::publisher::run_publisher;
 pub(super) use self::ui::fallback;
+pub(super) use self::uploads::{asset_name, resolve_files};
+
+use remuda_core::id::JobId;
 
 use self::client_registry::ClientRegistry;
 use super::Context;
@@ -55,9 +62,17 @@ pub struct ComfyuiApi {
     node_classes: Arc<node_classes::NodeClassCache>,
     name_lock: Arc<uploads::NameLock>,
     proxy: Arc<proxy::ServerProxy>,
+    logs: Arc<logs::LogLines>,
+    output_names: Arc<output_names::OutputNames>,
+    mask_permits: Arc<upload_mask::MaskPermits>,
 }
 
 impl ComfyuiApi {
+    /// Whether a client is connected that sees every preview of this job.
+    pub(super) fn is_watched(&self, job: JobId) -> bool {
+        self.clients.lock().is_watched(job)
+    }
+
     /// Node classes of all servers of the fleet, merged.
     pub(super) async fn classes(&self, context: &Context) -> Arc<node_classes::MergedClasses> {
         self.node_classes.merged(context).await
@@ -68,9 +83,11 @@ impl ComfyuiApi {
 pub(super) const ROUTES: &[Route] = &[
     route!(POST "/prompt", Client, submit::submit, "ComfyUI: submit a graph, under the client's own `prompt_id` if it has one"),
     route!(GET "/prompt", Client, queue::count, "ComfyUI: the number of unfinished prompts"),
-    route!(GET "/queue", Client, queue::list, "ComfyUI: running and waiting prompts"),
+    route!(GET "/queue", Client, queue::list, "ComfyUI: running and waiting prompts; those that `client_id` runs come first")
+        .query(&["client_id"]),
     route!(POST "/queue", Client, queue::change, "ComfyUI: remove prompts from the queue: `delete`, `clear`"),
-    route!(POST "/interrupt", Client, queue::interrupt, "ComfyUI: stop a running prompt, or all of the caller's"),
+    route!(POST "/interrupt", Client, queue::interrupt, "ComfyUI: stop a running prompt, or all of the caller's, or of `client_id`")
+        .query(&["client_id"]),
     route!(GET "/history", Client, history::list, "ComfyUI: finished prompts").query(&["max_items", "offset"]),
     route!(POST "/history", Client, history::hide, "ComfyUI: hide finished prompts: `delete`, `clear`; the jobs stay"),
     route!(GET "/history/{id}", Client, history::show, "ComfyUI: one finished prompt"),
@@ -83,7 +100,7 @@ pub(super) const ROUTES: &[Route] = &[
         .query(&["clientId"]),
     route!(GET "/view", Client, view::view, "ComfyUI: a file by name").query(&["filename", "subfolder", "type"]),
     route!(POST "/upload/image", Client, uploads::upload, "ComfyUI: upload a file by name, as multipart/form-data").streamed(),
-    route!(POST "/upload/mask", Client, upload_mask::upload, "ComfyUI: upload an alpha mask for an image; a server of the fleet merges them").streamed(),
+    route!(POST "/upload/mask", Client, upload_mask::upload, "ComfyUI: store an image with the alpha channel of an uploaded mask; PNG and JPEG").streamed(),
     route!(GET "/object_info", Client, node_classes::list, "ComfyUI: node classes of all servers, merged"),
     route!(GET "/object_info/{name}", Client, node_classes::show, "ComfyUI: one node class"),
     route!(GET "/system_stats", Client, server_info::system_stats, "ComfyUI: the fleet as one machine with many devices"),
@@ -102,6 +119,11 @@ pub(super) const ROUTES: &[Route] = &[
     route!(POST "/userdata/{name}", Client, userdata::put, "ComfyUI: save a user file").query(&["overwrite", "full_info"]),
     route!(DELETE "/userdata/{name}", Client, userdata::delete, "ComfyUI: delete a user file"),
     route!(POST "/userdata/{name}/move/{id}", Client, userdata::rename, "ComfyUI: rename a user file"),
+    route!(GET "/internal/files/{name}", Client, folders::files, "ComfyUI: names of the caller's files: `input`, `output`, `temp`"),
+    route!(GET "/internal/folder_paths", Client, folders::folder_paths, "ComfyUI: folders of model files"),
+    route!(GET "/internal/logs", Client, logs::text, "ComfyUI: what happened to the caller's prompts, as one text"),
+    route!(GET "/internal/logs/raw", Client, logs::raw, "ComfyUI: the same as a list of lines"),
+    route!(PATCH "/internal/logs/subscribe", Client, logs::subscribe, "ComfyUI: send new lines to the sockets of a client, or stop"),
     route!(GET "/embeddings", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),
     route!(GET "/extensions", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),
     route!(GET "/experiment/models", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),

@@ -228,13 +228,19 @@ single server:
   there are hidden, and the jobs stay.
 - The client's `prompt_id` (a lower-case UUID) is kept; the same id with the same graph is the same prompt. A negative
   `number` and `front` go before all other prompts of the tenant, the oldest first.
-- Outputs have the `subfolder` `<job>/<node>`, so that `ComfyUI_00001_.png` of two servers stay apart. When a message names a
-  file, `/view` has it. `preview=` and `channel=` return the original: the plane decodes no images.
-- Uploads belong to the tenant and are copied to the server that runs a graph which names them. `/upload/mask` runs on a
-  server, as a small job.
+- Outputs are named as one server would have named them: `ComfyUI_00001_.png`, then `ComfyUI_00002_.png`, for each prefix and
+  tenant, whatever server wrote them. Files of jobs from other APIs have the `subfolder` `<job>/<node>`. When a message names a
+  file, `/view` has it. `preview=` and `channel=` return the original: the plane decodes no outputs.
+- Uploads belong to the tenant and are copied to the server that runs a graph which names them. `/upload/mask` needs no
+  server: the plane puts the alpha channel of the mask into the image. It reads PNG and JPEG of at most 64 MiB and 33
+  million pixels each, two masks at a time.
 - `/object_info` merges all servers: every node class is offered, and a server that has it gets the job.
-- The WebSocket sends events of the client's own prompts. A client that reconnects with its `clientId` learns which node runs,
+- Several prompts run at once. `/queue` lists all of the tenant; with `?client_id=` those of that client come first, and
+  `/interrupt?client_id=` stops only these.
+- The WebSocket sends events of the client's own prompts, every preview of them, and texts of nodes. A client that reconnects with its `clientId` learns which node runs,
   and how prompts ended meanwhile. All sockets with one `clientId` get the same events; one that does not read is closed.
+- `/internal/logs` has one line for each event of the tenant's prompts, not the output of a server: that concerns all tenants.
+  `/internal/files/{type}` lists the tenant's own files. An error that no node raised has `""` as its node.
 - Settings and saved workflows are stored per tenant. What only a server knows (scripts of custom nodes, for example) comes
   from a server started with `remuda up`; otherwise the answer is empty.
 

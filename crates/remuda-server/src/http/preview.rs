@@ -1,5 +1,6 @@
 //! Previews over HTTP: a worker publishes a preview of its attempt, and clients fetch it. In memory only: a newer one
-//! replaces it, and it ends with the attempt.
+//! replaces it, and it ends with the attempt. The answer tells the worker whether a ComfyUI client watches the attempt, who
+//! wants every preview.
 
 use std::sync::Arc;
 
@@ -52,9 +53,10 @@ pub(super) async fn put(
     let insert = move |plane: &remuda_core::plane::Plane, _| {
         let running = plane.running_job(&worker, token_hash, job, attempt)?;
         let (tenant, metadata) = (running.tenant.clone(), running.metadata());
-        previews.insert(job, preview);
+        let number = previews.insert(job, preview);
         Ok::<_, remuda_core::refusal::Refusal>(PreviewUpdate {
             job,
+            number,
             tenant,
             metadata,
             worker,
@@ -67,7 +69,8 @@ pub(super) async fn put(
     let update = context.plane.read(insert).await??;
     // Without subscribers the send fails, which is fine.
     drop(context.events.send(LiveEvent::Preview(Arc::new(update))));
-    Ok(Json(json!({ "job": job, "attempt": attempt, "size_bytes": size_bytes })))
+    let is_watched = context.comfyui.is_watched(job);
+    Ok(Json(json!({ "job": job, "attempt": attempt, "size_bytes": size_bytes, "watched": is_watched })))
 }
 
 pub(super) async fn get(

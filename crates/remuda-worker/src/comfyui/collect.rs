@@ -1,7 +1,8 @@
 //! Stores the outputs of a run: every file becomes a blob on the plane before the attempt counts as completed.
 //!
-//! The result is `{"outputs": [{"node", "key", "name", "type", "media", "hash", "size_bytes"}, ..],
-//! "values": [{"node", "key", "value"}, ..]}`.
+//! The result is `{"outputs": [{"node", "key", "name", "subfolder"?, "type", "media", "hash", "size_bytes"}, ..],
+//! "values": [{"node", "key", "value"}, ..]}`. Names, folders and the prompt inside a PNG are as the user chose them, without
+//! the folder of the attempt.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
@@ -64,6 +65,7 @@ impl ComfyuiContext {
         match self.store_outputs(id, listed, filter).await {
             Ok(result) => {
                 self.incarnations.lock().set_anchor(id);
+                self.update_run(id, |run| run.is_collected = true);
                 AttemptEnd::Completed { result }
             }
             Err(error) => {
@@ -105,7 +107,7 @@ impl ComfyuiContext {
         for file in &files {
             let (hash, size) = match self.find_early(id, file).await {
                 Some(stored) => stored,
-                None => self.store_file(file).await?,
+                None => self.store_file(id, file).await?,
             };
             entries.push(result_entry(file, hash, size));
         }
@@ -121,19 +123,23 @@ impl ComfyuiContext {
         Ok(Arc::from(result.expect("texts, numbers and JSON values can be serialised")))
     }
 
-    async fn store_file(&self, file: &OutputFile) -> Result<(BlobHash, u64), CollectError> {
+    async fn store_file(&self, id: &str, file: &OutputFile) -> Result<(BlobHash, u64), CollectError> {
         let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
-        let stored = self.store_with_retries(file, &path).await;
+        let stored = self.store_with_retries(id, file, &path).await;
         // The file does not exist if the fetch failed.
         tokio::fs::remove_file(&path).await.ok();
         stored
     }
 
     /// As `store_file` without retries, for a file that `collect` would store later anyway.
-    pub(super) async fn store_once(&self, file: &OutputFile) -> Result<(BlobHash, u64), CollectError> {
+    pub(super) async fn store_once(
+        &self,
+        id: &str,
+        file: &OutputFile,
+    ) -> Result<(BlobHash, u64), CollectError> {
         let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
         let stored = async {
-            self.fetch(file, &path).await?;
+            self.fetch(id, file, &path).await?;
             self.blobs
                 .store(&path)
                 .await
@@ -147,11 +153,12 @@ impl ComfyuiContext {
 
     async fn store_with_retries(
         &self,
+        id: &str,
         file: &OutputFile,
         path: &Path,
     ) -> Result<(BlobHash, u64), CollectError> {
         let mut fetches = 1;
-        while let Err(error) = self.fetch(file, path).await {
+        while let Err(error) = self.fetch(id, file, path).await {
             if fetches == FETCHES_MAX {
                 return Err(error);
             }
@@ -170,7 +177,7 @@ impl ComfyuiContext {
         }
     }
 
-    async fn fetch(&self, file: &OutputFile, path: &Path) -> Result<(), CollectError> {
+    async fn fetch(&self, id: &str, file: &OutputFile, path: &Path) -> Result<(), CollectError> {
         let remote = |error| CollectError::Fetch { name: file.display_name(), error };
         let local = |error| CollectError::Local { name: file.display_name(), error };
         let mut download = self.client.download(file).await.map_err(remote)?;
@@ -180,7 +187,14 @@ impl ComfyuiContext {
         }
         copy.flush().await.map_err(local)?;
         let (path, name) = (path.to_owned(), file.display_name());
-        let check = tokio::task::spawn_blocking(move || is_truncated_png(&path));
+        let restorer = self.update_run(id, |run| run.restorer());
+        let check = tokio::task::spawn_blocking(move || {
+            let is_truncated = is_truncated_png(&path)?;
+            if let Some(restorer) = restorer.filter(|_| !is_truncated) {
+                restorer.restore_file(&path)?;
+            }
+            Ok(is_truncated)
+        });
         match check.await.map_err(std::io::Error::other).flatten().map_err(local)? {
             true => Err(CollectError::Truncated { name }),
             false => Ok(()),
@@ -204,10 +218,15 @@ impl ComfyuiContext {
 
 /// An output file as an entry of the result.
 pub(super) fn result_entry(file: &OutputFile, hash: BlobHash, size: u64) -> Value {
-    json!({
+    let mut entry = json!({
         "node": file.node, "key": file.key, "name": file.display_name(), "type": file.kind, "media": file.media,
         "hash": hash.to_string(), "size_bytes": size,
-    })
+    });
+    let folder = file.display_folder();
+    if !folder.is_empty() {
+        entry["subfolder"] = folder.into();
+    }
+    entry
 }
 
 /// The first bytes of a PNG, and its last chunk. Some programs append notes after that chunk.

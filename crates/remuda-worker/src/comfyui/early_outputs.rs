@@ -74,7 +74,7 @@ impl ComfyuiContext {
             tokio::time::sleep_until(at + DELAY).await;
             for file in files {
                 if self.begin_early(&prompt, &file) {
-                    let stored = self.store_once(&file).await;
+                    let stored = self.store_once(&prompt, &file).await;
                     self.finish_early(&prompt, file, stored.ok());
                 }
             }
@@ -121,7 +121,7 @@ impl ComfyuiContext {
         self.blobs.is_stored(&hash).await.then_some((hash, size))
     }
 
-    fn update_run<T>(&self, prompt: &str, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
+    pub(super) fn update_run<T>(&self, prompt: &str, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).get_mut(prompt).map(act)
     }
 }

@@ -67,7 +67,7 @@ impl ComfyuiService {
         LiveSinks { previews, reports }: LiveSinks,
         reporter: &StartupReporter,
     ) -> anyhow::Result<ReadyComfyui> {
-        let ComfyuiOptions { target, command, request_timeout, self_test_timeout } = comfyui;
+        let ComfyuiOptions { target, command, request_timeout, keeps_copies, self_test_timeout } = comfyui;
         let client = ComfyuiClient::new(&target, request_timeout)?;
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
@@ -103,6 +103,8 @@ impl ComfyuiService {
             metrics: Default::default(),
             object_info: Default::default(),
             scratch,
+            output_folder: Default::default(),
+            keeps_copies,
             self_test_timeout,
         });
         context.incarnations.lock().advance();

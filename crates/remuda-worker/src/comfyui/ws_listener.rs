@@ -12,7 +12,9 @@ use remuda_core::service::outputs::sends_images;
 use remuda_core::supervise::Backoff;
 use tracing::{debug, info, warn};
 
-use remuda_core::wire::live::ProgressSnapshot;
+use remuda_core::wire::live::{PROGRESS_TEXT, ProgressSnapshot};
+use serde_json::json;
+use serde_json::value::to_raw_value;
 
 use super::{ComfyuiContext, Run};
 use crate::live_reports::ServiceMessage;
@@ -98,13 +100,15 @@ impl ComfyuiContext {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, run) = match message.prompt() {
             Some(id) => (id.to_owned(), runs.get_mut(id)?),
-            // A text message does not name its prompt: it is ours if there is only one. Other messages without a prompt
-            // are ignored: the server repeats the running node to each new connection, and a stuck prompt would look
-            // alive.
-            None if runs.len() == 1 && matches!(message, ComfyuiMessage::Text { .. }) => {
-                runs.iter_mut().next().map(|(id, run)| (id.clone(), run))?
-            }
-            None => return None,
+            // Other messages without a prompt are ignored: the server repeats the running node to each new connection, and
+            // a stuck prompt would look alive.
+            None => match message {
+                ComfyuiMessage::Text { node, .. } => {
+                    let (id, run) = runs.iter_mut().find(|(_, run)| run.is_at(node))?;
+                    (id.clone(), run)
+                }
+                _ => return None,
+            },
         };
         let (job, attempt) = (run.job, run.attempt);
         match message {
@@ -137,8 +141,15 @@ impl ComfyuiContext {
     }
 }
 
-/// The server's message, unchanged. Of counters only the newest is passed on.
+/// The server's message, unchanged; a text of a node, which the server sends in a binary frame, as `progress_text`. Of
+/// counters only the newest is passed on.
 fn report_message(received: &ReceivedMessage) -> Option<ServiceMessage> {
+    if let ComfyuiMessage::Text { node, text } = &received.message {
+        let message = json!({ "type": PROGRESS_TEXT, "data": { "node": node, "text": text } });
+        return to_raw_value(&message)
+            .ok()
+            .map(|raw| ServiceMessage { raw: Arc::from(raw), supersedes: None });
+    }
     let supersedes = match &received.message {
         ComfyuiMessage::Progress { node, .. } => {
             Some(format!("progress {}", node.0.as_deref().unwrap_or_default()))
@@ -164,6 +175,11 @@ fn snapshot(progress: &ProgressTracker) -> ProgressSnapshot {
 }
 
 impl Run {
+    /// Whether this node of the run is executing. A text does not name its prompt, and everybody on the server gets it.
+    fn is_at(&self, node: &str) -> bool {
+        self.progress.as_ref().is_some_and(|progress| progress.state().node == Some(node))
+    }
+
     /// Keeps an image if it is a node's result and not only a preview.
     fn keep_image(&mut self, node: Option<&str>, mime: &str, bytes: &[u8]) {
         let Some(node) = node.filter(|node| self.classes.get(*node).is_some_and(|class| sends_images(class)))

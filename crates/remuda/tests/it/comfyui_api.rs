@@ -3,6 +3,9 @@
 
 mod files;
 mod lists;
+mod masks;
+mod messages;
+mod names;
 mod prompts;
 mod recorded;
 mod runs;

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use serde_json::{Value, json};
 
 use super::super::faults::Fault;
-use super::super::files::Folder;
+use super::super::files::{Folder, Place};
 use super::super::graph::{Node, link};
 use super::super::image::Image;
 use super::super::nodes::Data;
@@ -62,9 +62,23 @@ impl Run {
             if faults.contains(&Fault::MissingOutput) {
                 disk.remove(&place);
             }
+            self.write_to_output_directory(&place, &file);
             json!({"filename": place.name, "subfolder": place.subfolder, "type": folder.name()})
         });
         json!({"images": kept.collect::<Vec<_>>()})
+    }
+
+    /// As a server that shares a file system with its client.
+    fn write_to_output_directory(&self, place: &Place, file: &Bytes) {
+        let Some(directory) = self.server.options().output_directory.as_ref() else { return };
+        if place.folder == Folder::Output && !place.leaves_its_folder() {
+            let folder = directory.join(&place.subfolder);
+            let written = std::fs::create_dir_all(&folder)
+                .and_then(|()| std::fs::write(folder.join(&place.name), file));
+            if let Err(error) = written {
+                tracing::warn!(%error, "a picture could not be written");
+            }
+        }
     }
 
     pub(super) fn spoil(&self, mut output: Value) -> Value {

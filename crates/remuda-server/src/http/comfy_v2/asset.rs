@@ -14,7 +14,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, comfyui};
 use super::links::Links;
 use super::output;
 
@@ -141,7 +141,18 @@ impl Asset {
             body: Arc::from(body),
         };
         context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
+        for document in self.name_documents() {
+            context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
+        }
         Ok(())
+    }
+
+    /// Graphs may name it by its path, and by the last part of that.
+    fn name_documents(&self) -> Vec<Document> {
+        let path = self.meta.file_path.as_deref().unwrap_or_default();
+        let names = std::collections::BTreeSet::from([path, path.rsplit('/').next().unwrap_or_default()]);
+        let named = names.into_iter().filter(|name| !name.is_empty());
+        named.filter_map(|name| comfyui::asset_name(&self.tenant, name, self.hash, self.expires_at)).collect()
     }
 
     /// The asset in the format of the contract; `created_new` only in the answer to its creation.

@@ -65,7 +65,7 @@ pub(super) async fn submit(
     let body = read(&body)?;
     let tenant = caller.tenant(body.tenant.as_ref())?;
     let key = upload_keys::read_key(&headers)?;
-    let workflow = validate::parse(&context, &caller, body.workflow).await?;
+    let workflow = validate::parse(&context, &caller, &tenant, body.workflow).await?;
     let fields = SubmitFields {
         priority: context.access.priority(&caller, body.priority)?,
         deadline: body.deadline_seconds.map(Duration::from_secs),

@@ -6,11 +6,12 @@ use std::fmt::Write;
 
 use axum::http::StatusCode;
 use remuda_comfyui::json::JsonMembers;
+use remuda_core::id::Tenant;
 use remuda_core::workflow::{GraphNode, InputGraph, InvalidKind, InvalidWorkflow, Workflow, link_source};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, comfyui};
 use super::asset::{self, Asset};
 
 /// An asset reference stands in place of a file name.
@@ -21,9 +22,10 @@ const ASSET_TYPE: &str = "core/ASSET";
 pub(super) async fn parse(
     context: &Context,
     caller: &Caller,
+    tenant: &Tenant,
     given: &RawValue,
 ) -> Result<Workflow, ApiError> {
-    let resolved = resolve(context, caller, given).await;
+    let resolved = resolve(context, caller, tenant, given).await;
     let parsed =
         resolved.and_then(|resolved| Workflow::parse(resolved, &context.limits).map_err(invalid_workflow));
     if parsed.is_err() {
@@ -35,7 +37,12 @@ pub(super) async fn parse(
 
 /// Checks the graph against the fleet, and adds the content hash to each asset reference, so that a worker can fetch it and
 /// the workflow's hash depends on the content of files, not on their asset ids.
-async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result<Box<RawValue>, ApiError> {
+async fn resolve(
+    context: &Context,
+    caller: &Caller,
+    tenant: &Tenant,
+    given: &RawValue,
+) -> Result<Box<RawValue>, ApiError> {
     let mut graph = InputGraph::read(given).ok_or_else(|| not_a_graph(false))?;
     // `{"prompt": graph, …}` is not a workflow of this API.
     if graph.wrapper.is_some() || !graph.is_graph() {
@@ -43,17 +50,22 @@ async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result
         return Err(not_a_graph(is_list("nodes") && is_list("links")));
     }
     check_classes(context, &graph).await?;
-    if !given.get().contains(ASSET_TYPE_KEY) {
-        return Ok(given.to_owned());
-    }
-    let assets = find_assets(context, caller, &graph).await?;
-    for (_, value) in graph.nodes.values_mut().flat_map(|node| node.inputs_mut()) {
-        let replaced = replace_references(value, &mut |id| reference(assets.get(&id?)?));
-        if let Some(replaced) = replaced {
-            *value = replaced;
+    let has_references = given.get().contains(ASSET_TYPE_KEY);
+    if has_references {
+        let assets = find_assets(context, caller, &graph).await?;
+        for (_, value) in graph.nodes.values_mut().flat_map(|node| node.inputs_mut()) {
+            let replaced = replace_references(value, &mut |id| reference(assets.get(&id?)?));
+            if let Some(replaced) = replaced {
+                *value = replaced;
+            }
         }
     }
-    Ok(graph.write())
+    // An uploaded asset may also be named by its file name. Each may cost a question to the store.
+    let has_names = graph.nodes.len() <= context.limits.nodes_max && {
+        let merged = context.comfyui.classes(context).await;
+        comfyui::resolve_files(context, tenant, &mut graph, &merged.classes).await?
+    };
+    Ok(if has_references || has_names { graph.write() } else { given.to_owned() })
 }
 
 fn reference(asset: &Asset) -> Option<Box<RawValue>> {

@@ -15,6 +15,7 @@ use super::super::Context;
 use super::connection::{
     Connection, EncodedImage, EncodedMessage, OutboxReceiver, SocketImage, outbox_channel,
 };
+use super::logs::LogLine;
 use super::queue::exec_info;
 use super::run_translator::{ClientMessage, RunTranslator};
 use crate::plane_handle::PlaneError;
@@ -149,6 +150,7 @@ impl Clients {
             outbox,
             knows_metadata: knows_metadata.clone(),
             owes_status: owes_status.clone(),
+            follows_logs: false,
         };
         let group = self.tenants.entry(tenant.clone()).or_insert_with(|| TenantClients {
             connections: BTreeMap::new(),
@@ -190,6 +192,15 @@ impl Clients {
     pub(super) fn is_connected(&self, tenant: &Tenant, client: &str) -> bool {
         let group = self.tenants.get(tenant);
         group.is_some_and(|group| group.connections.values().any(|connection| connection.client == client))
+    }
+
+    /// Whether somebody is connected who gets the previews of this job.
+    pub(super) fn is_watched(&self, job: JobId) -> bool {
+        let Some(run) = self.runs.get(&job) else { return false };
+        match &run.client {
+            Some(client) => self.is_connected(&run.tenant, client),
+            None => self.tenants.contains_key(&run.tenant),
+        }
     }
 
     /// Applies one queued (+1) or ended (-1) job to the count.
@@ -234,6 +245,27 @@ impl Clients {
                 .iter()
                 .all(|text| (text.is_droppable && connection.outbox.is_busy()) || connection.send_text(text))
         });
+    }
+
+    /// Starts or stops sending lines of the log to the connections with this client id.
+    pub(super) fn follow_logs(&mut self, tenant: &Tenant, client: &str, is_on: bool) {
+        let Some(group) = self.tenants.get_mut(tenant) else { return };
+        for connection in group.connections.values_mut().filter(|connection| connection.client == client) {
+            connection.follows_logs = is_on;
+        }
+    }
+
+    /// Sends a line of the log to the connections that follow it; those that are behind do not get it.
+    pub(super) fn publish_log(&self, tenant: &Tenant, line: &LogLine) {
+        let Some(group) = self.tenants.get(tenant) else { return };
+        let mut followers =
+            group.connections.values().filter(|it| it.follows_logs && !it.outbox.is_busy()).peekable();
+        if followers.peek().is_some() {
+            let message = EncodedMessage::new(&line.message());
+            for connection in followers {
+                connection.send_text(&message);
+            }
+        }
     }
 
     /// Answers one connection.

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use axum::extract::ws::{Message, Utf8Bytes};
+use axum::extract::ws::Message;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -28,12 +28,14 @@ pub(super) struct Connection {
     pub(super) outbox: Outbox,
     pub(super) knows_metadata: Arc<AtomicBool>,
     pub(super) owes_status: Arc<AtomicBool>,
+    /// Gets lines of the log.
+    pub(super) follows_logs: bool,
 }
 
 impl Connection {
     /// Returns false if the queue is full.
     pub(super) fn send_text(&self, text: &EncodedMessage) -> bool {
-        self.outbox.push(Message::Text(text.json.clone()))
+        self.outbox.push(text.frame.clone())
     }
 
     pub(super) fn send_image(&self, image: &EncodedImage<'_>) -> bool {
@@ -133,12 +135,12 @@ impl OutboxReceiver {
 #[derive(Debug)]
 pub(super) struct EncodedMessage {
     pub(super) is_droppable: bool,
-    json: Utf8Bytes,
+    frame: Message,
 }
 
 impl EncodedMessage {
     pub(super) fn new(message: &ClientMessage) -> EncodedMessage {
-        EncodedMessage { is_droppable: message.is_droppable(), json: message.to_json().into() }
+        EncodedMessage { is_droppable: message.is_droppable(), frame: message.to_frame() }
     }
 }
 

@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::super::Context;
+use super::output_names::{JobNames, ServerFile};
 use super::prompt::{Prompt, PromptWorkflow};
 
 /// The result of a ComfyUI job, as workers report it.
@@ -28,6 +29,9 @@ pub(super) struct StoredOutput {
     pub(super) node: String,
     pub(super) key: String,
     pub(super) name: String,
+    /// As the user named it.
+    #[serde(rename = "subfolder", default)]
+    pub(super) folder: String,
     /// `output`, `temp`, or `socket` for images that were sent over the websocket only.
     #[serde(rename = "type", default)]
     pub(super) kind: String,
@@ -47,12 +51,12 @@ impl ComfyResult {
     }
 
     /// `{node: {key: [{filename, subfolder, type}]}}`
-    pub(super) fn by_node(&self, job: JobId) -> BTreeMap<String, Map<String, Value>> {
+    fn by_node(&self, job: JobId, names: &JobNames) -> BTreeMap<String, Map<String, Value>> {
         let mut nodes: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for output in self.outputs.iter().filter(|output| output.kind != "socket") {
             let list = nodes.entry(output.node.clone()).or_default().entry(&output.key).or_insert(json!([]));
             if let Value::Array(list) = list {
-                list.push(file_ref(job, &output.node, &output.name, &output.kind));
+                list.push(names.file_ref(job, &ServerFile::of(output), &output.kind));
             }
         }
         for error in &self.values {
@@ -62,7 +66,7 @@ impl ComfyResult {
     }
 }
 
-/// How clients name a file: job and node distinguish it from every other file of that name.
+/// How clients name a file that has no name of its own: job and node distinguish it from every other file of that name.
 pub(super) fn file_ref(job: JobId, node: &str, name: &str, kind: &str) -> Value {
     json!({ "filename": name, "subfolder": format!("{job}/{node}"), "type": kind })
 }
@@ -108,7 +112,13 @@ pub(super) struct EndedPrompt {
 impl EndedPrompt {
     pub(super) async fn read(context: &Context, prompt: &Prompt) -> Result<EndedPrompt, StoreError> {
         let result = context.store.result(prompt.job).await?;
-        let outputs = ComfyResult::read(result.as_deref()).by_node(prompt.job);
+        let result = ComfyResult::read(result.as_deref());
+        let names = &context.comfyui.output_names;
+        let names = match prompt.is_named && !result.outputs.is_empty() {
+            true => names.assign(context, &prompt.tenant, prompt.job, &result.outputs).await?,
+            false => JobNames::default(),
+        };
+        let outputs = result.by_node(prompt.job, &names);
         let error = context.store.document(Collection::Comfyui, &final_error_id(prompt.job)).await?;
         let error = error.and_then(|kept| serde_json::from_str(kept.body.get()).ok());
         Ok(EndedPrompt { outputs, messages: final_messages(prompt, error) })
@@ -129,32 +139,66 @@ fn final_messages(prompt: &Prompt, error: Option<Map<String, Value>>) -> Vec<(&'
         ("execution_start", json!({ "prompt_id": id, "timestamp": started })),
         ("execution_cached", json!({ "nodes": [], "prompt_id": id, "timestamp": started })),
     ];
-    let error = error.map(|mut error| {
-        error.insert("prompt_id".to_owned(), id.as_str().into());
-        Value::Object(error)
-    });
+    let mut error = error.unwrap_or_default();
+    let is_reported = !error.is_empty();
+    error.insert("prompt_id".to_owned(), id.as_str().into());
+    if !is_reported {
+        error.insert("timestamp".to_owned(), ended.into());
+        if let Some(node) = prompt.life.failing_node() {
+            error.insert("node_id".to_owned(), node.id.as_str().into());
+            error.insert("node_type".to_owned(), node.class.as_deref().unwrap_or_default().into());
+            error.extend(node.exception.as_deref().map(|it| ("exception_type".to_owned(), it.into())));
+        }
+    }
     match &prompt.life.state {
         StateRow::Completed { .. } => {
             messages.push(("execution_success", json!({ "prompt_id": id, "timestamp": ended })));
         }
         state @ (StateRow::Failed { .. } | StateRow::Expired { .. }) => {
             let (cause, message) = state.failure().expect("it failed");
-            let plain = || {
-                json!({
-                    "prompt_id": id, "node_id": null, "node_type": null, "executed": [], "exception_message": message,
-                    "exception_type": format!("remuda.{}", cause.as_str()), "traceback": [], "current_inputs": {},
-                    "current_outputs": [], "timestamp": ended,
-                })
-            };
-            messages.push(("execution_error", error.unwrap_or_else(plain)));
+            complete_place(&mut error);
+            let kind = format!("remuda.{}", cause.as_str());
+            for (key, missing) in [("exception_message", message), ("exception_type", &*kind)] {
+                if !error.get(key).is_some_and(Value::is_string) {
+                    error.insert(key.to_owned(), missing.into());
+                }
+            }
+            complete_texts(&mut error, "traceback");
+            error.entry("current_inputs").or_insert(json!({}));
+            error.entry("current_outputs").or_insert(json!([]));
+            messages.push(("execution_error", Value::Object(error)));
         }
         StateRow::Cancelled { .. } => {
-            let plain = || json!({ "prompt_id": id, "node_id": null, "node_type": null, "executed": [], "timestamp": ended });
-            messages.push(("execution_interrupted", error.unwrap_or_else(plain)));
+            complete_place(&mut error);
+            messages.push(("execution_interrupted", Value::Object(error)));
         }
         StateRow::Queued { .. } | StateRow::Running { .. } => {}
     }
     messages
+}
+
+/// Makes every field that says where a run stopped a text. The web interface refuses the whole list of jobs if one error in
+/// it names no node, and an error of the plane has none: such a node is called `""`.
+fn complete_place(error: &mut Map<String, Value>) {
+    for key in ["node_id", "node_type"] {
+        let text = match error.get(key) {
+            Some(Value::String(_)) => continue,
+            Some(Value::Number(number)) => number.to_string(),
+            _ => String::new(),
+        };
+        error.insert(key.to_owned(), text.into());
+    }
+    complete_texts(error, "executed");
+}
+
+/// Makes a field a list of texts.
+fn complete_texts(error: &mut Map<String, Value>, key: &str) {
+    let mut list = error.get_mut(key).map(Value::take).unwrap_or_default();
+    match list.as_array_mut() {
+        Some(items) => items.retain(Value::is_string),
+        None => list = json!([]),
+    }
+    error.insert(key.to_owned(), list);
 }
 
 /// Outputs of a job that are stored so far, while it runs and after it ended.
@@ -168,4 +212,72 @@ pub(super) async fn stored_outputs(context: &Context, job: JobId) -> Result<Vec<
 
 pub(super) fn parse_outputs(outputs: &[Arc<RawValue>]) -> Vec<StoredOutput> {
     outputs.iter().filter_map(|output| serde_json::from_str(output.get()).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_core::cause::Cause;
+    use remuda_core::id::{Attempt, JobId};
+    use remuda_core::record::JobStatus;
+    use remuda_core::time::Timestamp;
+
+    use super::*;
+
+    fn last_message(state: StateRow, error: Option<Value>) -> (&'static str, Value) {
+        let life = JobStatus {
+            state,
+            attempt: Attempt(1),
+            failures: 0,
+            infra_failures: 0,
+            crashed_workers: Default::default(),
+            attempts: Vec::new(),
+            changed_at: Timestamp::from_millis(9),
+        };
+        let prompt = Prompt {
+            job: JobId::from_u128(1),
+            id: "p".to_owned(),
+            tenant: "t".parse().unwrap(),
+            client: None,
+            is_named: true,
+            number: json!(1),
+            accepted_at: Timestamp::ZERO,
+            life,
+        };
+        let error = error.and_then(|error| error.as_object().cloned());
+        final_messages(&prompt, error).pop().unwrap()
+    }
+
+    /// The web interface reads these with a schema, and refuses a list in which one does not fit.
+    #[test]
+    fn every_end_says_where_it_was_in_texts() {
+        let failed =
+            || StateRow::Failed { cause: Cause::Plane, message: "why".to_owned(), quarantined: false };
+        let cancelled = || StateRow::Cancelled { message: "why".to_owned() };
+        let odd = json!({"node_id": 4, "node_type": null, "executed": ["1", 2, null], "traceback": "x", "exception_type": 1});
+        for (state, error, node) in [
+            (failed(), None, ""),
+            (failed(), Some(odd.clone()), "4"),
+            (StateRow::Expired { was_running: true }, None, ""),
+            (cancelled(), None, ""),
+            (cancelled(), Some(odd), "4"),
+        ] {
+            let (kind, message) = last_message(state, error);
+            assert_eq!((&message["node_id"], &message["node_type"]), (&json!(node), &json!("")), "{message}");
+            let texts = |key: &str| message[key].as_array().unwrap().iter().all(Value::is_string);
+            assert!(texts("executed") && message["prompt_id"] == "p", "{message}");
+            if kind == "execution_error" {
+                assert!(texts("traceback"), "{message}");
+                assert!(
+                    message["exception_message"].is_string() && message["exception_type"].is_string(),
+                    "{message}"
+                );
+            }
+        }
+        let (_, message) = last_message(failed(), None);
+        assert_eq!(
+            (&message["exception_message"], &message["exception_type"]),
+            (&json!("why"), &json!("remuda.plane"))
+        );
+        assert_eq!(message["timestamp"], 9);
+    }
 }

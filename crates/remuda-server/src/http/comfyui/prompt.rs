@@ -13,9 +13,6 @@ use super::super::Context;
 
 pub(super) const SERVICE: &str = "comfyui";
 
-/// Label of jobs that this API submits itself, such as applying a mask; they are not shown as prompts.
-pub(super) const INTERNAL_LABEL: &str = "remuda.internal";
-
 /// The idempotency key that holds a client's own prompt id.
 pub(super) fn idempotency_key(id: &str) -> String {
     format!("prompt/{id}")
@@ -25,7 +22,10 @@ pub(super) fn idempotency_key(id: &str) -> String {
 pub(super) struct Prompt {
     pub(super) job: JobId,
     pub(super) id: String,
+    pub(super) tenant: Tenant,
     pub(super) client: Option<String>,
+    /// Submitted through this API: its outputs get names as in ComfyUI.
+    pub(super) is_named: bool,
     pub(super) number: Value,
     pub(super) accepted_at: Timestamp,
     pub(super) life: JobStatus,
@@ -34,14 +34,16 @@ pub(super) struct Prompt {
 impl Prompt {
     /// `None` for a job that ComfyUI does not run.
     pub(super) fn from_record(accepted: &AcceptedJob, life: JobStatus) -> Option<Prompt> {
-        if accepted.service.as_str() != SERVICE || accepted.labels.contains_key(INTERNAL_LABEL) {
+        if accepted.service.as_str() != SERVICE {
             return None;
         }
         let job = accepted.id;
         Some(Prompt {
             job,
             id: prompt_id(job, &accepted.metadata),
+            tenant: accepted.tenant.clone(),
             client: client_id(&accepted.metadata),
+            is_named: is_named(&accepted.metadata),
             number: queue_number(job, accepted.priority, &accepted.metadata),
             accepted_at: accepted.accepted_at,
             life,
@@ -97,6 +99,14 @@ impl Prompt {
 
 pub(super) fn prompt_id(job: JobId, metadata: &Map<String, Value>) -> String {
     metadata.get("prompt_id").and_then(Value::as_str).map_or_else(|| job.to_string(), str::to_owned)
+}
+
+/// Metadata of a prompt that has neither an id nor a client of its own.
+pub(super) const SURFACE: &str = "surface";
+
+/// True if the job was submitted through this API.
+pub(super) fn is_named(metadata: &Map<String, Value>) -> bool {
+    ["prompt_id", "client_id", SURFACE].iter().any(|key| metadata.contains_key(*key))
 }
 
 pub(super) fn client_id(metadata: &Map<String, Value>) -> Option<String> {

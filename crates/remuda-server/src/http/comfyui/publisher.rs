@@ -23,9 +23,11 @@ use tracing::warn;
 use super::super::Context;
 use super::client_registry::MISSED_TTL;
 use super::connection::SocketImage;
-use super::history_entry::{EndedPrompt, final_error_id, parse_outputs, stored_outputs};
+use super::history_entry::{EndedPrompt, StoredOutput, final_error_id, parse_outputs, stored_outputs};
+use super::logs::LogLine;
+use super::output_names::JobNames;
 use super::prompt::{self, Prompt};
-use super::run_translator::{ClientMessage, RunTranslator};
+use super::run_translator::{ClientMessage, RunTranslator, reported_outputs};
 use crate::follower::Followed;
 use crate::live::{LiveEvent, LiveUpdate, PreviewUpdate};
 use crate::tasks::Ticker;
@@ -76,8 +78,13 @@ impl Publisher {
             return Ok(());
         };
         {
+            let line = LogLine::new(event);
             let mut clients = self.context.comfyui.clients.lock();
             clients.last_seq = event.seq;
+            if let Some(line) = line {
+                clients.publish_log(tenant, &line);
+                self.context.comfyui.logs.add(tenant, line);
+            }
             match event.kind {
                 EventKind::JobQueued => {
                     clients.adjust_open(tenant, event.seq, 1);
@@ -114,13 +121,15 @@ impl Publisher {
             .find(job)
             .map(|doing| parse_outputs(&doing.outputs))
             .unwrap_or_default();
+        let messages = update.report.messages.iter();
+        let messages: Vec<Value> = messages.filter_map(|it| serde_json::from_str(it.get()).ok()).collect();
+        let names = self.name_outputs(job, &messages).await;
         let mut clients = self.context.comfyui.clients.lock();
         let Some(run) = clients.runs.get_mut(&job).filter(|run| run.attempt <= attempt) else { return };
         run.start_attempt(attempt);
-        for message in &update.report.messages {
-            if let Ok(message) = serde_json::from_str::<Value>(message.get()) {
-                run.accept(&message);
-            }
+        run.names.extend(names);
+        for message in &messages {
+            run.accept(message);
         }
         let messages = run.take_ready(&stored);
         let (tenant, client) = (run.tenant.clone(), run.client.clone());
@@ -135,8 +144,24 @@ impl Publisher {
         }
     }
 
+    /// Names of the files that these messages report.
+    async fn name_outputs(&self, job: JobId, messages: &[Value]) -> JobNames {
+        let outputs: Vec<StoredOutput> = messages.iter().flat_map(reported_outputs).collect();
+        let tenant = {
+            let clients = self.context.comfyui.clients.lock();
+            clients.runs.get(&job).filter(|run| run.is_named).map(|run| run.tenant.clone())
+        };
+        let Some(tenant) = tenant.filter(|_| !outputs.is_empty()) else { return JobNames::default() };
+        let names = &self.context.comfyui.output_names;
+        names.assign(&self.context, &tenant, job, &outputs).await.unwrap_or_else(|error| {
+            // They are named when the prompt has ended.
+            warn!(%job, %error, "could not name the outputs of a running prompt");
+            JobNames::default()
+        })
+    }
+
     async fn on_preview(&self, shown: &PreviewUpdate) -> Result<(), StoreError> {
-        let Some(preview) = self.context.previews.find(shown.job) else { return Ok(()) };
+        let Some(preview) = self.context.previews.find_number(shown.job, shown.number) else { return Ok(()) };
         let is_new = self
             .context
             .comfyui
@@ -275,7 +300,7 @@ impl Publisher {
         let class = graph.and_then(|mut graph| graph.nodes.remove(node)?.class);
         let now = self.context.plane.clock.now().as_millis();
         let messages = json!({
-            "prompt_id": run.prompt, "node_id": node, "node_type": class, "executed": run.reported_nodes,
+            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.reported_nodes,
             "timestamp": now,
         });
         Ok(messages.as_object().cloned())

@@ -1,4 +1,9 @@
 //! `/queue`, `/prompt` and `/interrupt`: pending and running prompts, and stopping them.
+//!
+//! A ComfyUI server runs one prompt at a time, and many clients read only the first of `queue_running`; a fleet runs many. So a
+//! client that names itself (`?client_id=`) gets its own running prompts first, the one that started first before the others,
+//! and `/interrupt?client_id=` stops only these. The others stay in the list: a client that looks for a prompt by its id
+//! would take a missing one for lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +20,7 @@ use serde_json::{Value, json};
 
 use super::super::{ApiError, Caller, Context};
 use super::error::ComfyuiError;
-use super::prompt::{self, INTERNAL_LABEL, Prompt, PromptWorkflow, SERVICE};
+use super::prompt::{self, Prompt, PromptWorkflow, SERVICE};
 use crate::plane_handle::PlaneError;
 
 /// Pending prompts that are listed; the next to run come first.
@@ -49,6 +54,8 @@ impl OpenPrompts {
                         let prompt = Prompt {
                             job: job.id,
                             id: prompt::prompt_id(job.id, &metadata),
+                            tenant: job.tenant.clone(),
+                            is_named: prompt::is_named(&metadata),
                             client: prompt::client_id(&metadata),
                             number: prompt::queue_number(job.id, job.priority, &metadata),
                             accepted_at: job.accepted_at,
@@ -74,8 +81,7 @@ impl OpenPrompts {
 }
 
 fn belongs_to(job: &Job, tenant: &Tenant) -> bool {
-    let is_own = job.extras.as_ref().is_some_and(|extra| extra.labels.contains_key(INTERNAL_LABEL));
-    job.tenant == *tenant && job.kind.demand.service().as_str() == SERVICE && !is_own
+    job.tenant == *tenant && job.kind.demand.service().as_str() == SERVICE
 }
 
 /// The number of open prompts, as published to clients.
@@ -92,9 +98,28 @@ pub(super) fn exec_info(remaining: usize) -> Value {
     json!({ "exec_info": { "queue_remaining": remaining } })
 }
 
-pub(super) async fn list(State(context): State<Context>, caller: Caller) -> Result<Response, ComfyuiError> {
+/// The client that a request names, in either of the two ways in which clients write it elsewhere.
+fn named_client(uri: &Uri) -> Option<String> {
+    let mut query = query(uri);
+    query.remove("client_id").or_else(|| query.remove("clientId")).filter(|client| !client.is_empty())
+}
+
+/// Oldest start first, and prompts of the named client before all others.
+fn sort_running(running: &mut [Prompt], client: Option<&str>) {
+    running.sort_by_key(|prompt| {
+        let is_other = client.is_some() && prompt.client.as_deref() != client;
+        (is_other, prompt.life.attempts.last().map(|attempt| attempt.started_at), prompt.job)
+    });
+}
+
+pub(super) async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    uri: Uri,
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let open = OpenPrompts::read(&context, &tenant).await?;
+    let mut open = OpenPrompts::read(&context, &tenant).await?;
+    sort_running(&mut open.running, named_client(&uri).as_deref());
     let mut bytes_left = QUEUE_BYTES_MAX;
     let running = queue_tuples(&context, &open.running, &mut bytes_left).await?;
     let next = &open.pending[..open.pending.len().min(PENDING_MAX)];
@@ -169,20 +194,23 @@ pub(super) async fn change(
     Ok(StatusCode::OK)
 }
 
-/// Interrupts one prompt by id, or all running ones of the caller. An unreadable body means all, as in ComfyUI.
+/// Interrupts one prompt by id, or all running ones of the caller or of the client that the request names. An unreadable body means all, as in ComfyUI.
 pub(super) async fn interrupt(
     State(context): State<Context>,
     caller: Caller,
+    uri: Uri,
     body: Bytes,
 ) -> Result<StatusCode, ComfyuiError> {
     let tenant = caller.tenant(None)?;
+    let client = named_client(&uri);
     let body: Value = serde_json::from_slice(&body).unwrap_or_else(|_| json!({}));
     if !body.is_object() {
         return Err(ApiError::bad_request("an interrupt is {} or {\"prompt_id\": \"…\"}").into());
     }
     let id = body["prompt_id"].as_str().filter(|id| !id.is_empty());
     for prompt in OpenPrompts::read(&context, &tenant).await?.running {
-        if id.is_none_or(|id| id == prompt.id) {
+        let is_theirs = client.is_none() || prompt.client == client;
+        if is_theirs && id.is_none_or(|id| id == prompt.id) {
             cancel(&context, prompt.job, "interrupted").await?;
         }
     }
@@ -195,5 +223,57 @@ pub(super) async fn cancel(context: &Context, job: JobId, why: &str) -> Result<b
         Ok(_) => Ok(true),
         Err(PlaneError::Refused(_)) => Ok(false),
         Err(other) => Err(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_core::id::Attempt;
+    use remuda_core::record::{JobStatus, StateRow};
+    use remuda_core::time::Timestamp;
+
+    use super::*;
+
+    fn prompt(job: u128, client: &str) -> Prompt {
+        let life = JobStatus {
+            state: StateRow::Queued { not_before: Timestamp::ZERO },
+            attempt: Attempt(1),
+            failures: 0,
+            infra_failures: 0,
+            crashed_workers: BTreeSet::new(),
+            attempts: Vec::new(),
+            changed_at: Timestamp::ZERO,
+        };
+        Prompt {
+            job: JobId::from_u128(job),
+            id: job.to_string(),
+            tenant: "t".parse().unwrap(),
+            client: Some(client.to_owned()),
+            is_named: true,
+            number: json!(1),
+            accepted_at: Timestamp::ZERO,
+            life,
+        }
+    }
+
+    #[test]
+    fn client_sees_its_own_running_prompts_first() {
+        let order = |client: Option<&str>| {
+            let mut running = vec![prompt(3, "bert"), prompt(1, "anna"), prompt(2, "bert")];
+            sort_running(&mut running, client);
+            running.into_iter().map(|prompt| prompt.id).collect::<Vec<_>>()
+        };
+        assert_eq!(order(None), ["1", "2", "3"]);
+        assert_eq!(order(Some("bert")), ["2", "3", "1"]);
+        assert_eq!(order(Some("nobody")), ["1", "2", "3"]);
+    }
+
+    #[test]
+    fn client_is_named_by_either_spelling() {
+        let named = |uri: &str| named_client(&uri.parse().unwrap());
+        assert_eq!(named("/queue?client_id=a").as_deref(), Some("a"));
+        assert_eq!(named("/queue?clientId=b&x=1").as_deref(), Some("b"));
+        assert_eq!(named("/queue?client_id="), None);
+        assert_eq!(named("/queue"), None);
     }
 }

@@ -3,12 +3,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use axum::extract::ws::Message;
 use remuda_comfyui::outputs::{self, OutputFile};
-use remuda_core::id::{JobId, Tenant};
+use remuda_comfyui::restore::attempt_folder;
+use remuda_core::id::{Attempt, JobId, Tenant};
+use remuda_core::wire::live::PROGRESS_TEXT;
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
-use super::history_entry::{self, StoredOutput};
+use super::history_entry::StoredOutput;
+use super::output_names::{JobNames, ServerFile};
 
 /// Messages held back for a file. Beyond the limit they are dropped; the final messages report every missing output.
 const HELD_MAX: usize = 4096;
@@ -28,7 +32,23 @@ impl ClientMessage {
 
     /// True if the next message of this kind supersedes it.
     pub(super) fn is_droppable(&self) -> bool {
-        matches!(&*self.kind, "progress" | "progress_state")
+        matches!(&*self.kind, "progress" | "progress_state" | PROGRESS_TEXT)
+    }
+
+    /// The frame in which ComfyUI sends it: a text of a node is binary, `[3][length][node][text]`.
+    pub(super) fn to_frame(&self) -> Message {
+        if self.kind != PROGRESS_TEXT {
+            return Message::Text(self.to_json().into());
+        }
+        let part = |key: &str| self.data[key].as_str().unwrap_or_default();
+        let length = u32::try_from(part("node").len()).unwrap_or(0);
+        let frame = [
+            &3_u32.to_be_bytes()[..],
+            &length.to_be_bytes(),
+            part("node").as_bytes(),
+            part("text").as_bytes(),
+        ];
+        Message::Binary(frame.concat().into())
     }
 
     pub(super) fn to_json(&self) -> String {
@@ -51,6 +71,9 @@ pub(super) struct RunTranslator {
     pub(super) reported_nodes: BTreeSet<String>,
     /// The last error or interruption that the service reported.
     pub(super) final_error: Option<Map<String, Value>>,
+    /// Its outputs get names as in ComfyUI; those given so far.
+    pub(super) is_named: bool,
+    pub(super) names: JobNames,
     /// Nodes that send their results as images; `None` until they are looked up.
     pub(super) websocket_nodes: Option<BTreeSet<String>>,
     held: VecDeque<ClientMessage>,
@@ -74,6 +97,8 @@ impl RunTranslator {
             executing: None,
             reported_nodes: BTreeSet::new(),
             final_error: None,
+            is_named: super::prompt::is_named(metadata),
+            names: JobNames::default(),
             websocket_nodes: None,
             held: VecDeque::new(),
             held_bytes: 0,
@@ -107,6 +132,8 @@ impl RunTranslator {
             }
             // A blocked node reports an error and the run continues; every other error ends the run.
             "execution_error" if data.get("exception_type") != Some(&json!("ExecutionBlocked")) => {
+                let folder = format!("{}/", attempt_folder(self.job, Attempt(self.attempt)));
+                data.get_mut("current_inputs").into_iter().for_each(|inputs| remove_folder(inputs, &folder));
                 self.final_error = Some(data);
                 return;
             }
@@ -179,13 +206,40 @@ impl RunTranslator {
                     self.reported_nodes.insert(node.to_owned());
                 }
                 if let Some(output) = message.data.get_mut("output") {
-                    rename_files(output, &files, self.job);
+                    rename_files(output, &files, self.job, &self.names);
                 }
             }
             _ => {}
         }
         message
     }
+}
+
+/// Removes the attempt's folder from all texts: it was put before every `filename_prefix`.
+fn remove_folder(value: &mut Value, folder: &str) {
+    match value {
+        Value::String(text) if text.starts_with(folder) => *text = text.split_off(folder.len()),
+        Value::Array(items) => items.iter_mut().for_each(|item| remove_folder(item, folder)),
+        Value::Object(members) => members.values_mut().for_each(|member| remove_folder(member, folder)),
+        _ => {}
+    }
+}
+
+/// Files that a message of a service names, as they will be stored.
+pub(super) fn reported_outputs(message: &Value) -> Vec<StoredOutput> {
+    if message["type"] != "executed" {
+        return Vec::new();
+    }
+    let files = files_of(&ClientMessage::new("executed", message["data"].clone()));
+    let outputs = files.into_iter().map(|file| StoredOutput {
+        name: file.display_name(),
+        folder: file.display_folder(),
+        node: file.node,
+        key: file.key,
+        kind: file.kind,
+        hash: String::new(),
+    });
+    outputs.collect()
 }
 
 /// Files named by an `executed` message.
@@ -200,7 +254,7 @@ fn is_stored(file: &OutputFile, stored: &[StoredOutput]) -> bool {
 }
 
 /// Renames files to the names by which `/view` finds them; other fields stay.
-fn rename_files(output: &mut Value, files: &[OutputFile], job: JobId) {
+fn rename_files(output: &mut Value, files: &[OutputFile], job: JobId, names: &JobNames) {
     let lists = output.as_object_mut().into_iter().flatten();
     for (key, list) in lists {
         let mut files = files.iter().filter(|file| file.key == *key);
@@ -212,9 +266,9 @@ fn rename_files(output: &mut Value, files: &[OutputFile], job: JobId) {
             items.into_iter().filter(|item| item["filename"].as_str().is_some_and(|it| !it.is_empty()))
         {
             let (Some(file), Some(fields)) = (files.next(), item.as_object_mut()) else { continue };
-            if let Value::Object(named) =
-                history_entry::file_ref(job, &file.node, &file.display_name(), &file.kind)
-            {
+            let server_file =
+                ServerFile { node: file.node.clone(), key: file.key.clone(), name: file.display_name() };
+            if let Value::Object(named) = names.file_ref(job, &server_file, &file.kind) {
                 fields.extend(named);
             }
         }
@@ -291,8 +345,16 @@ mod tests {
         run.accept(&executed_with_file());
         run.accept(&service_message(
             "execution_error",
-            &json!({"exception_type": "ValueError", "prompt_id": "s"}),
+            &json!({"exception_type": "ValueError", "prompt_id": "s", "current_inputs": {
+                "filename_prefix": [format!("{}/cats/x", attempt_folder(run.job, Attempt(1)))], "other": [1, "remuda/x"],
+            }}),
         ));
+        let inputs = &run.final_error.as_ref().unwrap()["current_inputs"];
+        assert_eq!(
+            *inputs,
+            json!({"filename_prefix": ["cats/x"], "other": [1, "remuda/x"]}),
+            "as it was submitted"
+        );
         assert_eq!(run.final_error.as_ref().unwrap()["exception_type"], "ValueError");
         assert!(run.take_held(false).is_empty(), "files of a failed run are not stored");
     }
@@ -337,5 +399,16 @@ mod tests {
         assert!(run.executing.is_none() && run.take_ready(&[]).is_empty());
         run.accept(&service_message("execution_start", &json!({"prompt_id": "s2"})));
         assert_eq!(kinds(&run.take_ready(&[])), ["execution_start"]);
+    }
+
+    #[test]
+    fn text_of_a_node_is_a_binary_frame() {
+        let mut run = run();
+        run.accept(&service_message(PROGRESS_TEXT, &json!({"node": "12", "text": "höhe"})));
+        let messages = run.take_ready(&[]);
+        assert_eq!(kinds(&messages), ["execution_start", PROGRESS_TEXT]);
+        let Message::Binary(frame) = messages[1].to_frame() else { panic!() };
+        assert_eq!(frame[..], ["\0\0\0\u{3}\0\0\0\u{2}12", "höhe"].concat().into_bytes());
+        assert!(matches!(messages[0].to_frame(), Message::Text(_)));
     }
 }

@@ -91,7 +91,7 @@ pub(super) async fn accept() -> StatusCode {
 }
 
 /// Model folders, derived from the inputs that choose files of that kind.
-const FOLDERS: [(&str, &str); 12] = [
+pub(super) const MODEL_FOLDERS: [(&str, &str); 12] = [
     ("checkpoints", "ckpt_name"),
     ("loras", "lora_name"),
     ("vae", "vae_name"),
@@ -107,7 +107,7 @@ const FOLDERS: [(&str, &str); 12] = [
 ];
 
 pub(super) async fn model_folders() -> Json<Value> {
-    Json(FOLDERS.iter().map(|(folder, _)| *folder).collect())
+    Json(MODEL_FOLDERS.iter().map(|(folder, _)| *folder).collect())
 }
 
 /// Every file that any server offers for this folder.
@@ -116,7 +116,7 @@ pub(super) async fn models(
     _: Caller,
     Path(folder): Path<String>,
 ) -> Result<Response, ComfyuiError> {
-    let Some((_, input)) = FOLDERS.iter().find(|(known, _)| *known == folder) else {
+    let Some((_, input)) = MODEL_FOLDERS.iter().find(|(known, _)| *known == folder) else {
         return Ok(StatusCode::NOT_FOUND.into_response());
     };
     let merged = context.comfyui.node_classes.merged(&context).await;

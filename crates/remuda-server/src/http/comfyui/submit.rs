@@ -226,6 +226,8 @@ impl PromptFields {
         put("prompt_id", self.id.as_deref().map(Value::from));
         put("client_id", self.client.as_deref().map(Value::from));
         put("number", self.number.map(Value::from));
+        let is_marked = self.id.is_some() || self.client.is_some();
+        put(prompt::SURFACE, (!is_marked).then(|| SERVICE.into()));
         metadata
     }
 

@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
 use remuda_core::plane::PlaneEvent;
+use remuda_core::time::Timestamp;
 use remuda_core::workflow::InputGraph;
 use remuda_store::StoreError;
 use remuda_store::blobs::{BlobHash, StoredBlob};
@@ -32,7 +33,7 @@ const PARTS_MAX: usize = 20;
 const RENAMES_MAX: u32 = 10_000;
 /// File names of one kind per tenant; every list of choices contains all of them.
 const NAMES_MAX: usize = 10_000;
-const KINDS: [&str; 3] = ["input", "temp", "output"];
+pub(super) const KINDS: [&str; 3] = ["input", "temp", "output"];
 
 /// Serializes naming: two files with one name must not become one.
 pub(super) type NameLock = Mutex<()>;
@@ -70,6 +71,17 @@ pub(super) async fn names(context: &Context, tenant: &Tenant) -> Result<Vec<Stri
     let kept = context.store.find_by_index_key(Collection::Comfyui, &index_key(tenant, "input")).await?;
     let read = kept.iter().filter_map(|kept| serde_json::from_str::<UploadedFile>(kept.body.get()).ok());
     Ok(read.map(|it| path(&it.folder, &it.name)).collect())
+}
+
+/// Names of all files of a kind that are in no folder. Uploads have no time: those with a number come in its order.
+pub(super) async fn top_names(
+    context: &Context,
+    tenant: &Tenant,
+    kind: &str,
+) -> Result<Vec<String>, StoreError> {
+    let kept = context.store.find_by_index_key(Collection::Comfyui, &index_key(tenant, kind)).await?;
+    let read = kept.iter().filter_map(|kept| serde_json::from_str::<UploadedFile>(kept.body.get()).ok());
+    Ok(read.filter(|it| it.folder.is_empty()).map(|it| it.name).collect())
 }
 
 fn path(folder: &str, name: &str) -> String {
@@ -270,14 +282,15 @@ fn numbered_name(name: &str, number: u32) -> String {
     }
 }
 
-/// Replaces names of uploaded files by references to their content, wherever an input takes a file. A name that was not
-/// uploaded here may exist on the servers themselves and stays.
-pub(super) async fn resolve_files(
+/// Replaces names of uploaded files by references to their content, wherever an input takes a file; returns whether there was
+/// one. A name that was not uploaded here may exist on the servers themselves and stays.
+pub(in super::super) async fn resolve_files(
     context: &Context,
     tenant: &Tenant,
     graph: &mut InputGraph,
     classes: &Map<String, Value>,
-) -> Result<(), ComfyuiError> {
+) -> Result<bool, ApiError> {
+    let mut has_changed = false;
     for node in graph.nodes.values_mut() {
         let class = node.class().to_owned();
         for (input, value) in node.inputs_mut() {
@@ -287,10 +300,11 @@ pub(super) async fn resolve_files(
             let Ok(named) = serde_json::from_str::<String>(value.get()) else { continue };
             if let Some(asset) = find_asset(context, tenant, &named).await? {
                 *value = to_raw_value(&asset).map_err(|error| ApiError::invalid(error.to_string()))?;
+                has_changed = true;
             }
         }
     }
-    Ok(())
+    Ok(has_changed)
 }
 
 /// True if the input accepts uploads, or its class is a known loader.
@@ -301,12 +315,12 @@ fn takes_file(classes: &Map<String, Value>, class: &str, input: &str) -> bool {
         || (class.starts_with("Load") && ["image", "mask", "audio", "video", "file"].contains(&input))
 }
 
-async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, ComfyuiError> {
-    let (path, kind) = split_annotation(named);
+async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, ApiError> {
+    let (path, kind) = split_annotation(named).unwrap_or((named, "input"));
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let hash = match find(context, tenant, kind, folder, name).await? {
         Some(upload) => Some(upload.hash),
-        None if kind == "input" => None,
+        None if kind == "input" => find_asset_name(context, tenant, path).await?,
         None => view::find_output(context, tenant, folder, name, kind).await?,
     };
     let Some(hash) = hash.filter(|hash| hash.parse::<BlobHash>().is_ok()) else { return Ok(None) };
@@ -314,14 +328,45 @@ async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<O
     Ok(Some(json!({ "__type": "core/ASSET", "info": info })))
 }
 
-/// Splits `name [output]` into the name and its kind.
-fn split_annotation(named: &str) -> (&str, &'static str) {
-    for kind in KINDS {
-        if let Some(path) = named.strip_suffix(&format!("[{kind}]")) {
-            return (path.trim_end(), kind);
-        }
+fn asset_name_id(tenant: &Tenant, path: &str) -> String {
+    format!("asset/{tenant}/{path}")
+}
+
+/// The content of the newest asset of the Comfy API v2 that was uploaded under this name.
+async fn find_asset_name(
+    context: &Context,
+    tenant: &Tenant,
+    path: &str,
+) -> Result<Option<String>, StoreError> {
+    let document = context.store.document(Collection::Comfyui, &asset_name_id(tenant, path)).await?;
+    let now = context.plane.clock.now();
+    let live = document.filter(|document| document.is_live(now));
+    Ok(live.and_then(|document| serde_json::from_str(document.body.get()).ok()))
+}
+
+/// The document by which a graph may name an asset by its file name; a later asset of the same name replaces it.
+pub(in super::super) fn asset_name(
+    tenant: &Tenant,
+    path: &str,
+    hash: BlobHash,
+    expires_at: Option<Timestamp>,
+) -> Option<Document> {
+    if path.len() > NAME_BYTES_MAX + FOLDER_BYTES_MAX {
+        return None;
     }
-    (named, "input")
+    Some(Document {
+        collection: Collection::Comfyui,
+        id: asset_name_id(tenant, path),
+        tenant: Some(tenant.clone()),
+        index_key: String::new(),
+        expires_at,
+        body: Arc::from(to_raw_value(&hash.to_string()).ok()?),
+    })
+}
+
+/// Splits `name [output]` into the name and its kind, if it has one.
+pub(super) fn split_annotation(named: &str) -> Option<(&str, &'static str)> {
+    KINDS.into_iter().find_map(|kind| Some((named.strip_suffix(&format!("[{kind}]"))?.trim_end(), kind)))
 }
 
 #[cfg(test)]
@@ -349,10 +394,10 @@ mod tests {
 
     #[test]
     fn name_may_carry_its_kind() {
-        assert_eq!(split_annotation("a.png"), ("a.png", "input"));
-        assert_eq!(split_annotation("sub/a.png [input]"), ("sub/a.png", "input"));
-        assert_eq!(split_annotation("a.png [output]"), ("a.png", "output"));
-        assert_eq!(split_annotation("a.png[temp]"), ("a.png", "temp"));
+        assert_eq!(split_annotation("a.png"), None);
+        assert_eq!(split_annotation("sub/a.png [input]"), Some(("sub/a.png", "input")));
+        assert_eq!(split_annotation("a.png [output]"), Some(("a.png", "output")));
+        assert_eq!(split_annotation("a.png[temp]"), Some(("a.png", "temp")));
     }
 
     #[test]

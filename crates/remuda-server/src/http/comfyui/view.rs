@@ -5,6 +5,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use remuda_core::id::{JobId, Tenant};
+use remuda_store::StoreError;
 
 use super::super::{ApiError, Caller, Context, blobs};
 use super::error::ComfyuiError;
@@ -41,16 +42,24 @@ pub(super) async fn view(
     Ok(blobs::show(&context, &hash, name, &headers).await?)
 }
 
-/// The folder consists of job and node.
+/// An output by its name; without one, the folder consists of job and node.
 pub(super) async fn find_output(
     context: &Context,
     tenant: &Tenant,
     folder: &str,
     name: &str,
     kind: &str,
-) -> Result<Option<String>, ComfyuiError> {
-    let Some((job, node)) = folder.split_once('/') else { return Ok(None) };
-    let Ok(job) = job.parse::<JobId>() else { return Ok(None) };
+) -> Result<Option<String>, StoreError> {
+    let folder = folder.trim_matches('/');
+    let named = context.comfyui.output_names.find(context, tenant, kind, folder, name).await?;
+    let (job, node, name) = match &named {
+        Some((job, file)) => (*job, file.node.as_str(), file.name.as_str()),
+        None => {
+            let Some((job, node)) = folder.split_once('/') else { return Ok(None) };
+            let Ok(job) = job.parse::<JobId>() else { return Ok(None) };
+            (job, node, name)
+        }
+    };
     match Prompt::read(context, job).await? {
         Some((owner, _)) if owner == *tenant => {}
         _ => return Ok(None),

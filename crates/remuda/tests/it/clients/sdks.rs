@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::fleet::{Fleet, ended_well, script};
+use super::fleet::{Fleet, client, ended_well, folder, script};
 use super::tools::Tools;
-use crate::harness::{Client, Plane, QUICK, assert_contains_all};
+use crate::harness::{Client, Plane, Process, QUICK, assert_contains_all};
 
 /// Runs an SDK's script and kills the server with its job half-way through.
 async fn runs_while_a_server_dies(name: &str) {
@@ -31,6 +31,32 @@ async fn python_sdk_gets_image_although_server_dies() {
 #[tokio::test]
 async fn typescript_sdk_gets_image_although_server_dies() {
     runs_while_a_server_dies("sdk.mjs").await;
+}
+
+/// The SDK's own test of a server, as it is published with the SDK's source.
+#[tokio::test]
+async fn python_sdk_passes_its_own_end_to_end_suite() {
+    let (Some(tools), Some(suite)) = (Tools::find(), Tools::sdk_tests()) else { return };
+    let plane = Plane::start(QUICK).await;
+    let (_, made) = plane.post("/remuda/v1/tokens", &json!({ "role": "admin" })).await;
+    let admin = plane.with(made["token"].as_str().unwrap());
+    let token = async |wanted: Value| {
+        let (_, made) = admin.post("/remuda/v1/tokens", &wanted).await;
+        made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    };
+    let worker = token(json!({ "role": "worker" })).await;
+    let key = token(json!({ "role": "client", "tenant": "anna" })).await;
+    let fleet = Fleet::of(plane, &admin, &worker).await;
+    let folder = folder(&tools, &fleet.plane, &[]);
+    // Twice: the second run finds its upload by its hash.
+    for run in ["first", "second"] {
+        let mut command = client(&tools.python, &fleet.plane, &folder);
+        // Its settings are for plugins that only its other tests need.
+        command.args(["-m", "pytest", "-v", "-c", "/dev/null", "-p", "no:cacheprovider"]);
+        command.arg(&suite).env("COMFY_API_KEY", &key);
+        let said = ended_well(Process::start(run, &mut command)).await;
+        assert_contains_all(&said, &["test_image_edit_by_name PASSED", "3 passed", "1 xpassed"]);
+    }
 }
 
 /// Faults: B4.

@@ -29,6 +29,11 @@ impl Tools {
         Some(Tools { python, node, modules })
     }
 
+    /// The official SDK's own tests; without them the test is skipped.
+    pub(super) fn sdk_tests() -> Option<PathBuf> {
+        Some(prepared("comfy-sdk-tests", PYTHON_PACKAGES)?.join("tests/integration/test_gateway_e2e.py"))
+    }
+
     /// The folder of a Python package.
     pub(super) fn package(&self, name: &str) -> PathBuf {
         python_package(&self.python, name)

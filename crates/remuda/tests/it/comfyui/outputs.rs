@@ -132,3 +132,30 @@ async fn websocket_images_are_outputs_and_rerun_if_missed() {
     completed_after_a_mishap(&again);
     gave_a_picture(&stage, &again).await;
 }
+
+/// The folders of attempts below a server's output folder.
+fn left_on(server_folder: &std::path::Path) -> usize {
+    std::fs::read_dir(server_folder.join("remuda")).map_or(0, Iterator::count)
+}
+
+/// Every output is stored on the plane; a second copy on the server would fill its disk.
+#[tokio::test]
+async fn copies_on_a_server_of_this_machine_are_removed_once_they_are_stored() {
+    for (setting, kept) in [("agent.keep_server_copies=false", 0), ("agent.keep_server_copies=true", 2)] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("mine.png"), "of somebody else").unwrap();
+        let options = Options { output_directory: Some(folder.path().to_owned()), ..Options::default() };
+        let stage = ComfyFixture::with(Server::fake(options).await, &[], &["--set", setting]).await;
+        for color in [60, 61] {
+            let ended = stage.run(picture(color).saved()).await;
+            assert_eq!(ended["state"], "completed", "{ended}");
+            assert_eq!(files(&stage, &ended).await.len(), 1);
+        }
+        // A third one, so that the second was settled and its copies are looked after.
+        let hold = stage.submit(picture(62).sleep(600.0, 6000).saved()).await;
+        stage.begun(&hold, 1).await;
+        wait_until("they are as they should be", async || (left_on(folder.path()) == kept).then_some(()))
+            .await;
+        assert!(folder.path().join("mine.png").exists());
+    }
+}

@@ -204,22 +204,3 @@ async fn fleet_answers_as_one_server() {
     let hello = stage.request(Method::GET, "/").send().await.unwrap();
     assert!(hello.text().await.unwrap().contains("Remuda"));
 }
-
-/// Faults: B7.
-#[tokio::test]
-async fn mask_is_applied_by_a_server_and_never_by_the_plane() {
-    let stage = ComfyFixture::fake().await;
-    let bytes = some_picture(&stage).await;
-    upload(&stage, "me.png", &bytes, &[], true).await;
-    let send = async |original: Value| {
-        let part = Part::bytes(bytes.clone()).file_name("mask.png");
-        let form = Form::new().part("image", part).text("original_ref", original.to_string());
-        crate::harness::answered(stage.request(Method::POST, "/upload/mask").multipart(form)).await
-    };
-    let (status, answer) = send(json!({ "filename": "nobody.png", "type": "input" })).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
-    // The fake server has no node that joins an image and a mask.
-    let (status, answer) = send(json!({ "filename": "me.png", "type": "input" })).await;
-    assert_eq!((status, &answer["error"]["code"]), (StatusCode::NOT_IMPLEMENTED, &json!("not_implemented")));
-    assert_eq!(stage.get("/prompt").await["exec_info"]["queue_remaining"], 0, "nothing was begun in vain");
-}

@@ -143,3 +143,30 @@ async fn prompt_id_of_the_client_is_idempotent() {
     let (status, cancelled) = stage.post(&format!("/api/jobs/{id}/cancel"), &json!({})).await;
     assert_eq!((status, cancelled), (StatusCode::OK, json!({ "cancelled": false })), "it is over");
 }
+
+/// Many clients take the first running prompt for theirs: ComfyUI runs only one.
+#[tokio::test]
+async fn client_that_names_itself_sees_and_stops_its_own_running_prompt() {
+    let stage = ComfyFixture::fake().await;
+    let other = Server::fake(Options::default()).await;
+    let _other = crate::comfyui::fixture::worker(&stage, "other", &other.url(), &[]).await;
+    let annas = prompt(&stage, "anna", &picture(44).sleep(600.0, 6000).saved()).await;
+    let berts = prompt(&stage, "bert", &picture(45).sleep(600.0, 6000).saved()).await;
+    wait_until("both run", async || {
+        (stage.get("/queue").await["queue_running"].as_array().unwrap().len() == 2).then_some(())
+    })
+    .await;
+    for (client, first) in [("anna", &annas), ("bert", &berts)] {
+        let queue = stage.get(&format!("/queue?client_id={client}")).await;
+        assert_eq!(queue["queue_running"][0][1], **first, "{queue}");
+        assert_eq!(queue["queue_running"].as_array().unwrap().len(), 2, "{queue}");
+    }
+    let (status, _) = stage.post("/interrupt?client_id=bert", &json!({})).await;
+    assert_eq!(status, StatusCode::OK);
+    wait_until("it is over", async || {
+        let history = stage.get(&format!("/history/{berts}")).await;
+        history[&berts].is_object().then_some(())
+    })
+    .await;
+    assert_eq!(stage.get("/queue").await["queue_running"][0][1], *annas, "it runs on");
+}

@@ -8,6 +8,11 @@ use crate::comfyui::graph::picture;
 
 /// Messages after a `POST /prompt` of a recording, up to the end of the prompt: kind and node.
 fn recorded(name: &str, prompt: usize) -> Vec<(String, Value)> {
+    told(&recorded_messages(name, prompt))
+}
+
+/// Messages after a `POST /prompt` of a recording, up to the end of the prompt.
+pub(super) fn recorded_messages(name: &str, prompt: usize) -> Vec<Value> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../remuda-fakes/tests/transcripts/recorded");
     let text = std::fs::read_to_string(format!("{folder}/{name}.jsonl")).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -22,7 +27,7 @@ fn recorded(name: &str, prompt: usize) -> Vec<(String, Value)> {
             break;
         }
     }
-    told(&heard)
+    heard
 }
 
 /// Kind and node of each message. Progress arrives as often as time allows.

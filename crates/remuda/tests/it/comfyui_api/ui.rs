@@ -65,7 +65,7 @@ async fn server_scripts_are_forwarded_from_a_local_server() {
     assert_eq!(plane.get("/api/extensions").await, json!([]));
     assert_eq!(server.counts().requests["GET /extensions"], before + 1, "it was asked");
     for path in
-        ["/no/such/thing", "/%68istory", "/api/%71ueue", "/%75serdata", "/internal/logs", "/v2/userdata"]
+        ["/no/such/thing", "/%68istory", "/api/%71ueue", "/%75serdata", "/internal/other", "/v2/userdata"]
     {
         let answer = plane.request(Method::GET, path).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
@@ -120,4 +120,60 @@ async fn objects_of_another_tenant_are_hidden() {
     ask(Method::POST, "/queue", &bert, json!({ "clear": true, "delete": [id] })).await;
     assert_eq!(look(&format!("/api/jobs/{id}"), &anna).await.1["status"], "pending");
     assert_eq!(look("/queue", "").await.0, StatusCode::UNAUTHORIZED);
+}
+
+/// The web interface reads the list of jobs with a schema: one error without a node would blank the whole panel.
+#[tokio::test]
+async fn failed_jobs_are_listed_as_the_web_interface_reads_them() {
+    let stage = ComfyFixture::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;
+    let mut client = WsClient::open(&stage.plane, "anna").await;
+    let id = prompt(&stage, "anna", &picture(96).fail("error").saved()).await;
+    client.until_done(&id).await;
+    // The plane ends this one: no server says anything about it.
+    let late = json!({ "workflow": picture(97).sleep(600.0, 6000).saved(), "deadline_seconds": 1 });
+    let (status, answer) = stage.post("/api/v2/jobs", &late).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    stage.ended(answer["id"].as_str().unwrap()).await;
+    let jobs = stage.get("/api/jobs?status=failed").await;
+    let jobs = jobs["jobs"].as_array().unwrap();
+    assert_eq!(jobs.len(), 2, "{jobs:?}");
+    for error in jobs.iter().map(|job| &job["execution_error"]) {
+        for key in ["node_id", "node_type", "exception_message", "exception_type"] {
+            assert!(error[key].is_string(), "{key}: {error}");
+        }
+        assert!(error["traceback"].as_array().unwrap().iter().all(Value::is_string), "{error}");
+    }
+}
+
+/// The log terminal, the panel of imported files, and the folders.
+#[tokio::test]
+async fn internal_routes_answer_with_what_belongs_to_the_caller() {
+    let stage = ComfyFixture::fake().await;
+    let mut client = WsClient::open(&stage.plane, "anna").await;
+    let subscribe = json!({ "enabled": true, "clientId": "anna" });
+    let subscribed =
+        stage.request(Method::PATCH, "/internal/logs/subscribe").json(&subscribe).send().await.unwrap();
+    assert_eq!(subscribed.status(), StatusCode::OK);
+    let id = prompt(&stage, "anna", &picture(99).saved()).await;
+    let heard = client.until_done(&id).await;
+    let lines: Vec<&str> = heard
+        .iter()
+        .filter(|it| it["type"] == "logs")
+        .map(|it| it["data"]["entries"][0]["m"].as_str().unwrap())
+        .collect();
+    assert!(lines.len() >= 2 && lines[0] == format!("got prompt {id}\n"), "{lines:?}");
+    let raw = stage.get("/internal/logs/raw").await;
+    assert_eq!(raw["size"], json!({ "cols": 80, "rows": 24 }));
+    assert_eq!(raw["entries"][0]["m"], format!("got prompt {id}\n"), "{raw}");
+    let text = stage.get("/internal/logs").await;
+    assert!(text.as_str().unwrap().contains(&format!("prompt {id} executed")), "{text}");
+
+    let form = Form::new().part("image", Part::bytes(b"annas".to_vec()).file_name("me.png"));
+    let upload = stage.request(Method::POST, "/upload/image").multipart(form);
+    assert_eq!(answered(upload).await.0, StatusCode::OK);
+    assert_eq!(stage.get("/internal/files/input").await, json!(["me.png"]));
+    assert!(stage.get("/internal/files/output").await.is_array());
+    let wrong = stage.request(Method::GET, "/internal/files/models").send().await.unwrap();
+    assert_eq!(wrong.status(), StatusCode::BAD_REQUEST);
+    assert!(stage.get("/internal/folder_paths").await["checkpoints"].is_array());
 }
