@@ -101,13 +101,13 @@ impl Laws {
         let listens_for = now.since(self.listens_since);
         let brake = plane.mass_loss();
         let mut found = None;
-        for worker in plane.workers().filter(|worker| worker.state != WorkerState::Terminated) {
+        for worker in plane.workers().filter(|worker| worker.state() != WorkerState::Terminated) {
             let (silence, is_busy) = (self.silence(now, &worker.id), !worker.assignments.is_empty());
             // The shorter interval: a worker that became suspect while it was busy stays so until it is heard.
             let is_heard =
                 self.last_heard.contains_key(&worker.id) && silence + MARGIN < self.rules.beat_busy;
-            if is_heard && worker.presence != Presence::Online {
-                let what = format!("{} is {} and was heard {silence:?} ago", worker.id, worker.presence);
+            if is_heard && worker.presence() != Presence::Online {
+                let what = format!("{} is {} and was heard {silence:?} ago", worker.id, worker.presence());
                 found = Some((Law::S16, what));
             }
             if brake.holds(&worker.id) && silence + MARGIN < self.rules.lease {
