@@ -9,7 +9,7 @@ use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Alarm {
-    /// A retry is due, a deadline passes, an attempt may be stuck.
+    /// A retry is due, or a deadline passes.
     Job(JobId),
     /// A worker may have fallen silent, or its probation is over.
     Worker(WorkerId),
@@ -27,7 +27,7 @@ impl Alarm {
     /// Why the plane will wake, for people.
     pub fn reason(&self) -> String {
         match self {
-            Alarm::Job(job) => format!("job {job}: retry, deadline or progress is due"),
+            Alarm::Job(job) => format!("job {job}: a retry or a deadline is due"),
             Alarm::Worker(worker) => {
                 format!("worker {worker}: a beat, an attempt's limit or the end of its probation is due")
             }

@@ -1,5 +1,5 @@
 //! Workers and workflows kept apart. Each pair has a circuit breaker (`supervise`): after enough failures it is blocked for
-//! a cooldown, then one trial decides whether it is open again or blocked for twice as long.
+//! a cooldown, then one trial decides whether the pair is free again or blocked for twice as long.
 //!
 //! ```text
 //!  counting ──failures reach the limit──▶ blocked until T ──T──▶ half open, one trial ──success──▶ forgotten
@@ -130,7 +130,7 @@ impl Blocks {
     ) -> BlockScope {
         let BlockEvidence { job, cause, reason, .. } = *evidence;
         let scope = self.scope_of(worker, evidence, settings);
-        // Wider and narrower entries had this attempt as their trial, perhaps.
+        // Wider and narrower entries may have had this attempt as their trial.
         self.abandon_other_trials(worker, job, &scope);
         let entry = self.0.entry(worker.clone()).or_default().entry(scope.clone());
         let block = entry.or_insert_with(|| Block {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Cause of a failure; each has its limit (`Settings::attempts_max`, `Settings::infra_failures_max`).
+/// Cause of a failure. `Job` is limited by `Settings::attempts_max`, all others together by
+/// `Settings::infra_failures_max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -14,7 +15,7 @@ pub enum Cause {
     Worker,
     /// The service restarted, lost the job, ran out of memory, or was interrupted from outside.
     Service,
-    /// The machine was taken away by its provider.
+    /// The worker left, or its machine was taken away: no one's fault.
     Provider,
     /// The plane itself.
     Plane,

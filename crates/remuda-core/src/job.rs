@@ -43,7 +43,7 @@ pub struct Job {
     attempt: Attempt,
     failures: u8,
     infra_failures: u8,
-    /// None for most jobs: no attempt has ended yet.
+    /// None for a job that has never run.
     history: Option<Box<History>>,
     /// None for most jobs.
     pub extras: Option<Box<JobExtras>>,
@@ -473,8 +473,8 @@ impl Job {
     }
 }
 
-fn failed(cause: Cause, message: String, quarantined: bool) -> JobState {
-    JobState::Ended(Box::new(StateRow::Failed { cause, message, quarantined }))
+fn failed(cause: Cause, message: String, was_stopped: bool) -> JobState {
+    JobState::Ended(Box::new(StateRow::Failed { cause, message, was_stopped }))
 }
 
 fn completion_message(recovery: Option<String>) -> String {

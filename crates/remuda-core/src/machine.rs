@@ -1,8 +1,8 @@
 //! The state of a machine, derived from its workers. A machine sends no beats: it is online while any of its workers
 //! is, so nothing is stored that could disagree.
 //!
-//! Also the two states of a worker: its lifecycle (`WorkerState`, changed by the control cycle) and its presence
-//! (`Presence`, changed by beats).
+//! Also the two states of a worker: its lifecycle (`WorkerState`) and its presence (`Presence`);
+//! `worker/life.rs` changes them.
 
 use std::fmt;
 
@@ -46,7 +46,7 @@ pub fn machine_state(workers: impl IntoIterator<Item = WorkerState>) -> Option<W
     workers.into_iter().min_by_key(|state| (*state != WorkerState::Active, *state))
 }
 
-/// Lifecycle of a worker; `cycle` has the drawing.
+/// Lifecycle of a worker; `worker/life.rs` has the drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {

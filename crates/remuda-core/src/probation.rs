@@ -15,7 +15,8 @@ use crate::id::Shape;
 use crate::supervise::{Backoff, Breaker, BreakerState};
 use crate::time::Timestamp;
 
-/// Every failure on probation renews it, also one that was in flight: a black hole fails its jobs in parallel.
+/// Every failure on probation renews it, also one that was in flight: a worker that fails
+/// everything at once fails many attempts in parallel, and each of them counts.
 const COOLDOWN: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(600));
 /// Joining again sooner than this after the last join, without having completed anything, is flapping.
 const FLAP: Duration = Duration::from_secs(60);

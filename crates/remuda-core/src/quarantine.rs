@@ -1,4 +1,4 @@
-//! Quarantine of shapes that fail on every worker. One bad workflow must not occupy a whole fleet: after failures of the
+//! Quarantine of a tenant's jobs of one shape that failed on several workers. One bad workflow must not occupy a whole fleet: after failures of the
 //! jobs' own on three distinct workers without a success, the tenant's jobs of that shape run one at a time. A success
 //! on any worker, of any tenant, ends it.
 //!

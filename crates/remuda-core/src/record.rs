@@ -185,7 +185,7 @@ pub enum StateRow {
         cause: Cause,
         message: String,
         #[serde(default)]
-        quarantined: bool,
+        was_stopped: bool,
     },
     /// Its deadline passed before it ended.
     Expired {

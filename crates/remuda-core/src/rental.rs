@@ -60,7 +60,7 @@ pub struct Rental {
     /// The price of an hour; the fleet's `price_max` until the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Money>,
-    /// Its cost until then is booked in its fleet's sums, at the prices of then: a price applies from when it is
+    /// Its cost until then is booked in its fleet's sums, at the prices that applied then: a price applies from when it is
     /// reported, not to the past.
     booked_until: Timestamp,
     /// That cost.
@@ -359,7 +359,7 @@ impl Rental {
         self.missed
     }
 
-    /// Whether its worker was ready for work once.
+    /// Whether it is up or draining; one that was drained before it was up counts, too.
     pub fn was_up(&self) -> bool {
         matches!(self.state, RentalState::Up { .. } | RentalState::Draining { .. })
     }

@@ -6,10 +6,10 @@
 //!
 //! | probe result | verdict |
 //! |---|---|
-//! | `Succeeded` | fetch the outputs, then `complete_job` |
-//! | `Failed`, `Interrupted` | `fail_job`, with the kind of fault |
-//! | `Unknown` twice in one incarnation of the service or once in a newer one; `Gone` twice | `return_to_queue` |
-//! | `Pending`, `Running`, `NoAnswer` | `continue_monitoring` |
+//! | `Succeeded` | the outputs are fetched, then the attempt is completed |
+//! | `Failed`, `Interrupted` | the attempt failed, with the kind of fault |
+//! | `Unknown` or `Gone`, twice, `unknown_recheck` apart | the attempt is lost |
+//! | `Pending`, `Running`, `NoAnswer` | it is watched on |
 
 pub mod command;
 pub mod incarnation;
@@ -29,7 +29,7 @@ use crate::cause::Cause;
 use crate::need::Capabilities;
 
 /// Counts the restarts of a service. The connector raises it whenever the service has lost its in-memory queue and
-/// history, so "unknown" from a newer incarnation proves that the attempt is lost.
+/// history, so "unknown" from a newer incarnation says that it restarted, and did not merely forget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceIncarnation(pub u64);
 

@@ -34,7 +34,7 @@ pub struct Settings {
     pub stuck_policy: StuckPolicy,
     /// Failures of class *job* before the job has failed.
     pub attempts_max: u8,
-    /// Failures of every other class before the job is quarantined.
+    /// Failures of every other class before the job fails.
     pub infra_failures_max: u8,
     /// A job that took down this many distinct workers is poison.
     pub poison_after: u8,

@@ -1,5 +1,5 @@
 //! Supervision: how anything that can fail is watched, repaired, rested and tried again. It is written once; workers,
-//! services, machines, fleets, shapes, webhook targets and retries are instances of these four types with numbers.
+//! services, machines, fleets, shapes, webhook targets and retries are instances of these types with numbers.
 //!
 //! ```text
 //!                       any signal
@@ -28,7 +28,8 @@
 //!
 //! What keeps failing is rested. The `Breaker` stops new work after a count of failures and, after a cooldown, lets *one*
 //! trial find out. The trial's failure doubles the cooldown; its success closes the breaker and forgets everything.
-//! Failures of work that was already in flight when the breaker opened belong to the same incident and lengthen nothing.
+//! Failures of work that was already in flight when the breaker opened belong to the same incident and lengthen nothing
+//! (`probation` differs on purpose).
 //!
 //! ```
 //! use std::time::Duration;
@@ -52,7 +53,7 @@
 //! # Its weakness
 //!
 //! A fixed `silence_max` is either late for a fast worker or early for a slow one; a worker that signals and does
-//! nothing is never silent (attempts therefore carry a progress counter, see `cycle`). One trial at a time recovers
+//! nothing is never silent (attempts therefore carry a progress counter, see `worker/assignment.rs`). One trial at a time recovers
 //! slowly: a fleet of many machines waits for one of them. A success forgets the whole history, so a thing that fails
 //! every second time never opens its breaker for long (`reliability` measures those).
 //!
@@ -64,8 +65,7 @@
 //!   nothing to take a rate of.
 //! - *A random number generator inside*: decisions would not replay. The caller passes `random`.
 //! - *A clock inside*: the same.
-//! - *A crate of its own that `remuda-models` shares*: that crate must build without the core and measures
-//!   time with `Instant`; the common part would be `Backoff` alone, six lines.
+//! - *A crate of its own*: `remuda-models` needs little of this, and the core is small enough to depend on.
 //! - *A breaker for the provider account*: the provider's error class says how long to pause (rate limit, refused key, no
 //!   credit), and listing must continue meanwhile, because it proves that machines are gone. See `fleet.rs`.
 

@@ -3,7 +3,8 @@
 //!
 //! | verdict | decided by | cause |
 //! |---|---|---|
-//! | `Completed`, `Failed`, `Stopped`, `Rejected` | the worker's report | of a failure: the report's |
+//! | `Completed`, `Failed` | the worker's report | none, the report's |
+//! | `Stopped`, `Rejected` | the worker's report | `provider`, `worker` |
 //! | `Cancelled`, `Expired` | the submitter, the deadline | none, `job` |
 //! | the others: the attempt is lost | the plane, from what it heard | `AttemptVerdict::lost_cause` |
 

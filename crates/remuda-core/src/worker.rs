@@ -1,6 +1,6 @@
 //! A worker as the plane sees it: lifecycle state, presence, assigned attempts, and speed.
 //!
-//! `life` has its two states and what moves them.
+//! `life` has its two state machines: lifecycle and contact.
 //!
 //! Two sources say what a worker holds: the plane's orders and the worker's beats. An assignment is *sent* once an
 //! order went out, and *confirmed* once a beat listed it; a confirmed assignment that a later beat omits is lost.
@@ -271,7 +271,7 @@ impl Worker {
         Some(hold)
     }
 
-    /// Nothing has been heard of it for too long. `is_proven`: it is its fault and not ours.
+    /// Nothing has been heard of it for too long. `is_proven`: the worker is silent, and not the plane cut off.
     pub fn go_offline(&mut self, now: Timestamp, reason: &str, is_proven: bool) {
         if is_proven {
             self.reliability.mark_stale(now, self.watch.seen_at());

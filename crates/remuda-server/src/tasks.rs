@@ -10,7 +10,7 @@
 //!     └─────────────────────────┘
 //! ```
 //!
-//! Some are not among them. The event loop owns the plane's state, so its end is the end of the process (`MainTask` in
+//! Not in the table: the event loop owns the plane's state, so its end is the end of the process (`MainTask` in
 //! `serve.rs` waits for it). The store's writer is a thread, whose end is an error of the store. The watchdog that looks for a stuck event loop is a thread of its own, because such a loop may block tasks.
 //! Restarting the whole process for any other task was rejected, because it interrupts every request and long poll.
 

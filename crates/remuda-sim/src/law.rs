@@ -52,7 +52,7 @@ pub enum Law {
     L6,
     /// An error that no further attempt can change is told.
     L7,
-    /// The brake lets go once there is proof that we hear.
+    /// The brake lets go once there is proof that messages arrive.
     L8,
     /// After a mass loss the dead lose their attempts in time.
     L9,

@@ -39,7 +39,7 @@ pub enum Sabotage {
     NoMassLossBrake,
     /// A worker is suspect before its next beat is due.
     HastySuspicion,
-    /// Proof that the plane hears is believed after ten minutes only.
+    /// Proof that messages arrive is believed after ten minutes only.
     DoubtProof,
     /// Dead workers keep their attempts for two minutes.
     PatientLease,

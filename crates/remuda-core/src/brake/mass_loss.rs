@@ -14,8 +14,8 @@ const LOST_MIN: usize = 3;
 const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
 /// Machines that may be judged within a second: what an ordinary loss needs, and no flood.
 const PACE_MIN: usize = 4;
-/// Of a large loss this share is judged each second, so that all of it is within a few seconds.
-const PACE_SHARE: usize = 4;
+/// One machine in so many of a large loss is judged each second, so that all of it is within a few seconds.
+const PACE_DIVISOR: usize = 4;
 const PACE_EVERY: Duration = Duration::from_secs(1);
 
 /// A worker whose lease ran out.
@@ -36,7 +36,7 @@ pub enum Judgement {
     Dead,
     /// It is dead, and its turn comes.
     Later,
-    /// There is no proof that we hear.
+    /// There is no proof that messages arrive.
     Unproven,
 }
 
@@ -45,14 +45,14 @@ pub struct MassLoss {
     /// Since when messages of workers arrive without a gap, and the newest.
     hearing_since: Timestamp,
     heard_at: Timestamp,
-    /// After a gap the others may be on their way: a list, or a voice, from then on is a proof.
+    /// After we were cut off: nothing before this time is proof, because the other workers may still be reconnecting.
     returning_until: Timestamp,
-    /// The same after a gap that may have been normal; no further voice is needed.
+    /// After a quiet time that may have been normal: no one is judged before this time, and then what was heard is enough.
     settling_until: Timestamp,
     /// The newest complete list of a provider.
     listed_at: Timestamp,
     is_listener_down: bool,
-    /// Workers that are silent and not judged yet: whether their connection was closed by their end.
+    /// Workers that are silent and not judged yet: whether their own side closed the connection.
     silent: BTreeMap<WorkerId, bool>,
     /// How many of them were.
     closed: usize,
@@ -79,7 +79,7 @@ impl MassLoss {
         (self.hearing_since, self.heard_at) = (now, now);
     }
 
-    /// A beat is late. `is_closed`: the worker's end has closed its connection.
+    /// A beat is late. `is_closed`: the worker's side has closed its connection.
     pub fn record_silence(&mut self, worker: &WorkerId, is_closed: bool) {
         let was_closed = self.silent.insert(worker.clone(), is_closed) == Some(true);
         self.closed = self.closed + usize::from(is_closed) - usize::from(was_closed);
@@ -205,7 +205,7 @@ impl MassLoss {
         if now.since(self.judged.0) >= PACE_EVERY {
             self.judged = (now, BTreeSet::new());
         }
-        let pace = PACE_MIN.max(self.lost.len() / PACE_SHARE);
+        let pace = PACE_MIN.max(self.lost.len() / PACE_DIVISOR);
         self.judged.1.contains(machine) || self.judged.1.len() < pace && self.judged.1.insert(machine.clone())
     }
 
@@ -226,7 +226,7 @@ impl MassLoss {
         let machines: BTreeSet<_> = self.held.values().map(|held| &held.machine).collect();
         let until = self.ends_at()?;
         Some(format!(
-            "mass-loss brake, on for {}: {} silent, and there is no proof that the plane hears (last worker heard {} ago); \
+            "mass-loss brake, on for {}: {} silent, and there is no proof that messages arrive (last worker heard {} ago); \
              jobs stay with their workers until others are heard for a while, at the latest until {until}",
             humanize(now.since(since)),
             match machines.len() {

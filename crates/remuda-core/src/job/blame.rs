@@ -13,8 +13,8 @@ use crate::settings::Settings;
 use crate::verdict::CrashEvidence;
 
 impl Job {
-    /// Whether enough distinct workers or services went down because of it: directly, or after so much circumstantial
-    /// evidence that it was tried in isolation, and went down there too.
+    /// Whether it took down enough distinct workers or services: each for certain, or so many on circumstantial evidence
+    /// that it was tried alone on a worker, which went down as well.
     pub(super) fn is_poison(&self, settings: &Settings) -> bool {
         let is_direct = |past: &&PastAttempt| past.took_down == Some(CrashEvidence::Direct);
         let direct: BTreeSet<_> = self.attempts().iter().filter(is_direct).map(|past| &past.worker).collect();

@@ -93,13 +93,13 @@ fn only_the_jobs_own_failures_use_up_its_attempts() {
     story.push((500, start("a")));
     story.push((501, fail(5, Cause::Service)));
     let job = check(&story, "failed", &[]);
-    assert!(matches!(job.status(Timestamp::ZERO).state, StateRow::Failed { quarantined: true, .. }));
+    assert!(matches!(job.status(Timestamp::ZERO).state, StateRow::Failed { was_stopped: true, .. }));
 
     let own: Vec<_> = (1..=3)
         .flat_map(|n| [(u64::from(n) * 100, start("a")), (u64::from(n) * 100 + 1, fail(n, Cause::Job))])
         .collect();
     let job = check(&own, "failed", &[]);
-    assert!(matches!(job.status(Timestamp::ZERO).state, StateRow::Failed { quarantined: false, .. }));
+    assert!(matches!(job.status(Timestamp::ZERO).state, StateRow::Failed { was_stopped: false, .. }));
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn a_job_that_took_down_two_workers_never_gets_a_third() {
         (120, start("c")),
     ];
     let job = check(&story, "failed", &[Refusal::Ended { state: "failed" }]);
-    let StateRow::Failed { message, quarantined, .. } = job.status(Timestamp::ZERO).state else { panic!() };
-    assert!(quarantined && message.contains("crashed a and b"), "{message}");
+    let StateRow::Failed { message, was_stopped, .. } = job.status(Timestamp::ZERO).state else { panic!() };
+    assert!(was_stopped && message.contains("crashed a and b"), "{message}");
 }
 
 /// Faults: J8, A11.

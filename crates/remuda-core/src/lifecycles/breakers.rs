@@ -96,7 +96,7 @@ impl Pair {
     fn shown(&self) -> String {
         let (worker, job) = (id("a"), job(JOB));
         if self.blocks.get(&worker, &scope()).is_none() {
-            return "open".to_owned();
+            return "free".to_owned();
         }
         match self.blocks.state(&worker, &job) {
             block::BlockState::Blocked { until } => {
@@ -114,7 +114,7 @@ impl Pair {
 pub(super) fn blocks() -> String {
     cross(
         &[
-            ("open", || Pair::after(&[])),
+            ("free", || Pair::after(&[])),
             ("counting", || Pair::after(&[Pair::fails])),
             ("blocked for 60 s", || Pair::after(&[Pair::fails, Pair::fails])),
             ("trial allowed", || Pair::after(&[Pair::fails, Pair::fails, Pair::waits])),

@@ -60,7 +60,7 @@ impl Plane {
         self.workers.update_free(now, worker_id);
     }
 
-    /// Whom it counts against that a worker or its service went down under an attempt. A worker that was leaving was
+    /// Who is to blame when a worker or its service went down during an attempt. A worker that was leaving was
     /// not taken down by what it ran. An isolated trial leaves no other explanation.
     pub(super) fn crash_blame(&self, job: JobId, worker: &WorkerId, evidence: CrashEvidence) -> Blame {
         let is_leaving = self.workers.get(worker).is_some_and(|it| it.state() != WorkerState::Active);
@@ -317,7 +317,7 @@ impl Plane {
         }
     }
 
-    /// A job that this worker failed by the job's own fault completed elsewhere: the fault was the worker's.
+    /// An error that was blamed on the job did not occur on another worker: this one was at fault.
     fn convict(&mut self, now: Timestamp, id: &WorkerId, shape: Shape) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if self.trust.convict(now, worker, shape, &self.settings) {

@@ -1,5 +1,6 @@
-//! Reconciliation of a beat: it lists every attempt the worker holds. An attempt that the plane assigned and the beat
-//! omits is lost; an attempt that the beat lists and the plane does not know is cancelled.
+//! Reconciliation of a beat: it lists every attempt the worker holds. An attempt that an earlier beat listed and this one
+//! omits is lost; one that was never listed is sent again, and is lost after a grace period; one that the plane does not
+//! know is cancelled.
 
 use std::collections::BTreeSet;
 

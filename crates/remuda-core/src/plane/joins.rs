@@ -204,7 +204,8 @@ impl Plane {
             .collect();
         self.workers.cancel_unknown(id, held);
         for (job, has_begun) in lost {
-            // A worker that was asked to leave, or came back before it was missed, did not say why it ended.
+            // A worker that was leaving is no evidence. One that came back at once may have been crashed by the job, or
+            // restarted by hand: circumstantial.
             let was_leaving = former.state() != WorkerState::Active;
             let blame = match has_begun && !was_leaving {
                 true => self.crash_blame(job, id, CrashEvidence::Circumstantial),

@@ -20,8 +20,8 @@ use crate::wire::FinishedAttempt;
 use crate::worker::{Availability, Worker};
 
 impl Plane {
-    /// Whom it counts against that this worker ran out of memory. Of an impossible demand it is the job's own fault, and
-    /// the failure says so.
+    /// Who is to blame when an attempt ran out of memory on this worker. If no card could satisfy it, the job is, and the
+    /// failure says so.
     pub(super) fn judge_memory(
         &self,
         now: Timestamp,

@@ -1,4 +1,4 @@
-//! Detects silent workers and acts on them. While there is no proof that the plane hears, the mass-loss brake holds the
+//! Detects silent workers and acts on them. While there is no proof that messages arrive, the mass-loss brake holds the
 //! verdicts back.
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::BeatReply;
 use crate::worker::{ContactEvent, Overrun, PendingCancel};
 
-/// Machines that fall silent together have another reason than one job: so many besides the one in question.
+/// If at least this many other machines fell silent at the same time, no single job was the reason.
 const LOST_TOGETHER_MIN: usize = 2;
 
 impl Plane {
@@ -69,7 +69,7 @@ impl Plane {
         self.ask_for_beats(now);
     }
 
-    /// The worker's lease ran out: it is dead if there is a proof that we hear.
+    /// The worker's lease ran out: it is dead if there is proof that messages arrive.
     fn judge_silent(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_rented = self.fleets.is_rented(&worker.machine);
@@ -89,7 +89,7 @@ impl Plane {
         }
     }
 
-    /// Asks some workers to beat now, by an answer to their long polls: that would prove that we hear.
+    /// Asks some workers to beat now, by an answer to their long polls: that would prove that messages arrive.
     fn ask_for_beats(&mut self, now: Timestamp) {
         for worker in self.workers.hang_up_some(now, &self.settings) {
             let reply = BeatReply { term: self.term, ..BeatReply::default() };
@@ -97,7 +97,7 @@ impl Plane {
         }
     }
 
-    /// A silent worker is offline. Without a proof that we hear, that is not held against it, and it keeps its attempts.
+    /// A silent worker is offline. Without proof that messages arrive, that is not held against it, and it keeps its attempts.
     fn mark_offline(&mut self, now: Timestamp, id: &WorkerId, is_proven: bool) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let was_offline = worker.presence() == Presence::Offline;

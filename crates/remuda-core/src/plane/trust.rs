@@ -171,7 +171,7 @@ impl Trust {
         is_own && self.put_on_probation(now, worker, *job.kind.shape, settings)
     }
 
-    /// A job that failed on this worker by a fault of its own completed on another one.
+    /// An error that was blamed on the job did not occur on another worker, where the job completed.
     pub(super) fn convict(
         &mut self,
         now: Timestamp,
@@ -270,7 +270,7 @@ impl Trust {
         }
     }
 
-    /// The worker's service started again: what it did to the former process says nothing about the new one.
+    /// The worker's service started again: failures of the former process say nothing about the new one.
     pub(super) fn service_restarted(&mut self, now: Timestamp, worker: &WorkerId, outbox: &mut Outbox) {
         for (worker, scope) in self.blocks.find_on(worker, |block| block.cause == Cause::Service) {
             self.lift(now, &worker, &scope, "its service started again", outbox);

@@ -86,7 +86,8 @@ impl Group {
             (Group::OnProbation | Group::Blocked | Group::OnTrial, _) => {
                 "it starts if the trial succeeds".to_owned()
             }
-            (Group::FailedBefore | Group::TooSmall, _) => "it is tried there again soon".to_owned(),
+            (Group::FailedBefore, _) => "it is tried there again soon".to_owned(),
+            (Group::TooSmall, _) => "it starts when a larger worker is free".to_owned(),
             (Group::Unheard | Group::Silent, _) => "it starts when one of them is heard again".to_owned(),
             (Group::Sick, _) => "it starts when a service recovers".to_owned(),
             (Group::Draining | Group::Gone, _) => "start a worker that can run it".to_owned(),

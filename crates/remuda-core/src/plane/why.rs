@@ -90,10 +90,10 @@ impl Plane {
         use crate::record::StateRow;
         let reason = match &status.state {
             StateRow::Completed { worker } => format!("completed by {worker} in attempt {}", status.attempt),
-            StateRow::Failed { cause, message, quarantined: true } => {
-                format!("quarantined ({cause}): {message}")
+            StateRow::Failed { cause, message, was_stopped: true } => {
+                format!("stopped by the plane ({cause}): {message}")
             }
-            StateRow::Failed { cause, message, quarantined: false } => format!("failed ({cause}): {message}"),
+            StateRow::Failed { cause, message, was_stopped: false } => format!("failed ({cause}): {message}"),
             StateRow::Expired { .. } => {
                 let (cause, message) = status.state.failure().expect("it has expired");
                 format!("failed ({cause}): {message}")
@@ -213,7 +213,7 @@ impl Plane {
                 _ => None,
             });
             return match until.min() {
-                Some(until) => format!("all matching workers are blocked until {until}"),
+                Some(until) => format!("all matching workers are blocked, the first until {until}"),
                 None => "all matching workers are on trial for its shape".to_owned(),
             };
         }

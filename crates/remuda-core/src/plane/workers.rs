@@ -112,8 +112,7 @@ impl Workers {
         }
     }
 
-    /// Machines besides that of this worker whose workers are silent since a short time: not judged yet, or judged within
-    /// this time.
+    /// Other machines whose workers fell silent recently: not judged yet, or judged within this time.
     pub(super) fn silent_lately(&self, now: Timestamp, id: &WorkerId, within: Duration) -> usize {
         let own = self.known.get(id).map(|worker| &worker.machine);
         let is_lost = |worker: &&Worker| match worker.presence() {

@@ -102,7 +102,7 @@ impl<T: Copy + PartialEq> Breaker<T> {
         opens
     }
 
-    /// A failure that is no evidence for or against the trial.
+    /// Counts a failure, and leaves open whether the breaker opens.
     pub fn count_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
     }

@@ -1,5 +1,5 @@
 //! The life of a worker, and its contact with the plane: two matches on (state, event), and the only places that change
-//! either.
+//! either after a join.
 //!
 //! ```text
 //!  life:     spawning ──promote──▶ active ──drain──▶ terminating ──terminate──▶ terminated
@@ -103,7 +103,7 @@ pub(super) enum Contact {
     Online,
     /// Beats are missing: no new work.
     Suspect,
-    /// `awaits_proof`: nothing is heard of it, and what it holds stays with it until there is a proof that we hear.
+    /// `awaits_proof`: nothing is heard of it, and what it holds stays with it until there is proof that the plane still receives messages.
     Offline {
         awaits_proof: bool,
     },

@@ -1,7 +1,7 @@
 //! The connection of a worker: on which its long poll waits for orders.
 //!
 //! ```text
-//!  quiet ──long poll──▶ polling ──closed by its end──▶ closed ──2 s without a message──▶ gone
+//!  quiet ──long poll──▶ polling ──closed by its side─▶ closed ──2 s without a message──▶ gone
 //!    ▲                     │                             │                                │
 //!    └── reply, new beat ──┴──────────── message ────────┴──────────── message ───────────┘
 //! ```
@@ -24,7 +24,7 @@ pub enum WorkerLine {
     Quiet,
     /// A long poll waits for orders.
     Polling,
-    /// Its end closed the connection, and nothing was heard since.
+    /// The worker's side closed the connection, and nothing was heard since.
     Closed { at: Timestamp },
     /// As `Closed`, and the grace is over.
     Gone,
@@ -48,7 +48,7 @@ impl WorkerLine {
 }
 
 impl Worker {
-    /// The connection of its newest long poll was closed by its end.
+    /// Its side closed the connection of its newest long poll.
     pub fn close_line(&mut self, now: Timestamp) {
         self.line = WorkerLine::Closed { at: now };
     }

@@ -80,7 +80,7 @@ impl Laws {
     pub(super) fn check_poison_verdict(&mut self, at: u64, job: JobId, status: &JobStatus) {
         let has_attempts_left = status.infra_failures < self.rules.infra_failures_max
             && status.failures < self.rules.attempts_max;
-        if !matches!(status.state, StateRow::Failed { quarantined: true, .. }) || !has_attempts_left {
+        if !matches!(status.state, StateRow::Failed { was_stopped: true, .. }) || !has_attempts_left {
             return;
         }
         let key = |one: &PastAttempt| (job, one.attempt);

@@ -129,7 +129,7 @@ pub(crate) fn completed(millis: u64, attempt: u32) -> JobStatus {
 
 pub(crate) fn failed(millis: u64) -> JobStatus {
     let state =
-        StateRow::Failed { cause: Cause::Job, message: "node 7: \"no\"\n".to_owned(), quarantined: true };
+        StateRow::Failed { cause: Cause::Job, message: "node 7: \"no\"\n".to_owned(), was_stopped: true };
     JobStatus { failures: 3, crashed_workers: [worker("gpu-9")].into(), ..status(state, 3, millis) }
 }
 

@@ -105,7 +105,9 @@ fn short_shape(value: &Value) -> String {
 /// The shape with this prefix; an error if several have it.
 fn find_shape<'a>(shapes: impl IntoIterator<Item = &'a str>, typed: &str) -> anyhow::Result<Option<&'a str>> {
     let typed = typed.to_ascii_lowercase();
-    let mut found = shapes.into_iter().filter(|shape| shape.starts_with(&typed));
+    // A worker may have several blocks for one shape.
+    let found: BTreeSet<_> = shapes.into_iter().filter(|shape| shape.starts_with(&typed)).collect();
+    let mut found = found.into_iter();
     match (found.next(), found.next()) {
         (Some(one), Some(other)) => {
             bail!(

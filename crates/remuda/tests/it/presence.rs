@@ -157,7 +157,7 @@ async fn go_stale(plane: &Plane, round: u64) {
 #[tokio::test]
 async fn flapping_worker_is_reported() {
     let mut plane = Plane::start(&[QUICK, &["beat.flaps_before_alert=2"]].concat()).await;
-    // Its beats prove that the plane hears.
+    // Its beats prove that messages arrive.
     let _witness = Worker::start(&plane, "witness", "true").await;
     go_stale(&plane, 1).await;
     assert_eq!(plane.get("/remuda/v1/status").await["unreliable"], json!({ "workers": [], "machines": [] }));

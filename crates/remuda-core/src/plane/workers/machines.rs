@@ -22,7 +22,7 @@ pub(in crate::plane) enum PresenceChange {
     /// With the time of the last beat.
     Stale(Timestamp),
     Away,
-    /// It is silent, and there is no proof that we hear: not held against it.
+    /// It is silent, and there is no proof that messages arrive: not held against it.
     Unproven,
 }
 

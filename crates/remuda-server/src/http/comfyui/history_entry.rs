@@ -251,7 +251,7 @@ mod tests {
     #[test]
     fn every_end_says_where_it_was_in_texts() {
         let failed =
-            || StateRow::Failed { cause: Cause::Plane, message: "why".to_owned(), quarantined: false };
+            || StateRow::Failed { cause: Cause::Plane, message: "why".to_owned(), was_stopped: false };
         let cancelled = || StateRow::Cancelled { message: "why".to_owned() };
         let odd = json!({"node_id": 4, "node_type": null, "executed": ["1", 2, null], "traceback": "x", "exception_type": 1});
         for (state, error, node) in [
