@@ -28,7 +28,7 @@ impl Plane {
         if away < self.settings.plane_stall_max {
             return;
         }
-        self.workers.excuse_silence(now, away);
+        self.workers.excuse_silence(now, away, &self.settings);
         self.outbox.publish(now, DomainEvent::PlaneAway(away));
     }
 
