@@ -127,6 +127,8 @@ pub struct Agent {
     round_trip: Duration,
     /// When the last reply came, and whether progress has overtaken a beat since.
     replied_at: Timestamp,
+    /// When the service last sent progress of an attempt.
+    progressed_at: Timestamp,
     has_overtaken: bool,
     failures: u32,
     retry_at: Timestamp,
@@ -191,6 +193,7 @@ impl Agent {
             progress_due: false,
             round_trip: Duration::ZERO,
             replied_at: now,
+            progressed_at: now,
             has_overtaken: false,
             failures: 0,
             retry_at: now,

@@ -55,12 +55,14 @@ use std::time::Duration;
 
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId, WorkerId};
+use remuda_core::machine::Presence;
 use remuda_core::plane::Plane;
 use remuda_core::record::StateRow;
 use remuda_core::scope::BlockScope;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::BeatReply;
+use remuda_core::worker::Worker;
 
 use crate::law::Law;
 use crate::outcome::Violation;
@@ -278,7 +280,8 @@ impl Laws {
         self.forget_drains();
         self.last_heard.clear();
         self.closed.clear();
-        self.suspects.clear();
+        let is_away = |worker: &&Worker| worker.presence != Presence::Online;
+        self.suspects = plane.workers().filter(is_away).map(|worker| worker.id.clone()).collect();
         self.progress.values_mut().for_each(|(heard_at, _)| *heard_at = now);
         self.restored_at = now;
         (self.began_at, self.listens_since) = (now, now);

@@ -242,6 +242,11 @@ impl Scenario {
         }
     }
 
+    /// The time of all jobs that take longer than ten minutes: one worker runs them one after the other.
+    pub(crate) fn long_work(&self) -> u64 {
+        self.jobs.iter().map(|job| job.duration).filter(|duration| *duration > 600_000).sum()
+    }
+
     /// Every offer, with its price.
     pub(crate) fn offers(&self) -> BTreeMap<String, Money> {
         self.fleets.iter().flat_map(|plan| plan.prices.clone()).collect()

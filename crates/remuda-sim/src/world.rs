@@ -188,7 +188,9 @@ impl<'t> World<'t> {
 
     fn is_over(&self) -> bool {
         let is_quiet = self.quiet_since.is_some_and(|since| self.now >= since + QUIET_FOR);
-        is_quiet || self.laws.is_full() || self.is_calm && self.now > self.scenario.storm_end + CALM_MAX
+        is_quiet
+            || self.laws.is_full()
+            || self.is_calm && self.now > self.scenario.storm_end + CALM_MAX + self.scenario.long_work()
     }
 
     fn dispatch(&mut self, what: SimEvent) {

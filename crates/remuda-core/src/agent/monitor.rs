@@ -271,6 +271,8 @@ impl Agent {
     /// It waits in the service's own queue, behind another client's work or because the queue has stalled.
     fn waits_in_queue(&mut self, now: Timestamp, job: JobId, ahead: Option<u64>, waited: Duration) {
         let queue_stall_max = self.settings.timeouts.queue_stall_max;
+        // What runs ahead may be an attempt of ours that takes hours: while it makes progress nothing has stalled.
+        let waited = waited.min(now.since(self.progressed_at));
         let longest = if ahead.is_some() { queue_stall_max } else { NOTHING_RUNS_MAX.min(queue_stall_max) };
         if waited >= longest {
             let what = if ahead.is_some() { "one item has been running" } else { "nothing has been running" };

@@ -205,7 +205,7 @@ impl Agent {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
         }
         work.phase = phase;
-        self.progress_due = true;
+        (self.progressed_at, self.progress_due) = (now, true);
     }
 
     pub(super) fn ended(&mut self, job: JobId, attempt: Attempt, ending: AttemptEnd) {

@@ -74,9 +74,17 @@ struct Held {
 }
 
 impl MassLoss {
-    /// The plane starts, or was away: it hears from now on.
+    /// The plane starts: it hears from now on.
     pub fn listen_from(&mut self, now: Timestamp) {
         (self.hearing_since, self.heard_at) = (now, now);
+    }
+
+    /// The plane was away. If it was cut off before that, workers are on their way back, as after any cut.
+    pub fn listen_again(&mut self, now: Timestamp, away: Duration, settings: &Settings) {
+        if now.since(self.heard_at) >= away + settings.suspect_after {
+            self.returning_until = now.plus(settings.lease);
+        }
+        self.listen_from(now);
     }
 
     /// A beat is late. `is_closed`: the worker's side has closed its connection.
@@ -289,6 +297,22 @@ mod tests {
         hear(&mut brake, 28, 2, true);
         assert_eq!(judge(&mut brake, 31, 1, 0, false), Judgement::Dead);
         assert!(!brake.is_on());
+    }
+
+    #[test]
+    fn first_voice_after_a_cut_judges_no_worker_though_the_plane_was_away_as_well() {
+        let settings = Settings::default();
+        let mut brake = MassLoss::default();
+        hear(&mut brake, 10, 1, true);
+        assert_eq!(judge(&mut brake, 45, 1, 10, false), Judgement::Unproven);
+        // It stands still from 45 to 130 and is heard again at once.
+        brake.listen_again(at(130), Duration::from_secs(85), &settings);
+        for now in 131..160 {
+            hear(&mut brake, now, 2, true);
+            assert_eq!(judge(&mut brake, now, 1, 95, false), Judgement::Unproven, "at {now}");
+        }
+        hear(&mut brake, 160, 2, true);
+        assert_eq!(judge(&mut brake, 161, 1, 95, false), Judgement::Dead);
     }
 
     #[test]

@@ -72,6 +72,12 @@ impl Plane {
         }
     }
 
+    /// Whether another attempt runs on the same worker: whose kernel broke the device is not known then.
+    fn runs_beside_others(&self, worker: &WorkerId, job: JobId) -> bool {
+        let mut holds = self.workers.get(worker).into_iter().flat_map(|worker| &worker.assignments);
+        holds.any(|(other, hold)| *other != job && hold.is_running)
+    }
+
     /// Applies a worker's report on an attempt, if its fence is still the job's current one.
     pub(super) fn finish(
         &mut self,
@@ -126,6 +132,9 @@ impl Plane {
         failure: &mut AttemptFailure,
     ) -> (Blame, RetryClass) {
         match finished.fault {
+            Some(ServiceFault::Device) if self.runs_beside_others(worker, finished.job) => {
+                (self.crash_blame(finished.job, worker, CrashEvidence::Circumstantial), RetryClass::Retry)
+            }
             Some(ServiceFault::Crashed | ServiceFault::Device) => {
                 (self.crash_blame(finished.job, worker, CrashEvidence::Direct), RetryClass::Retry)
             }

@@ -29,7 +29,7 @@ impl Plane {
         if away < self.settings.plane_stall_max {
             return;
         }
-        self.workers.excuse_silence(now, away);
+        self.workers.excuse_silence(now, away, &self.settings);
         self.fleets.excuse(now, away, &mut self.outbox);
         self.outbox.publish(now, DomainEvent::PlaneAway(away));
     }

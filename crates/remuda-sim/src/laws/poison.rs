@@ -10,6 +10,7 @@ use remuda_core::record::{JobStatus, PastAttempt, Record, StateRow};
 use remuda_core::verdict::{AttemptVerdict, CrashEvidence};
 
 use super::Laws;
+use crate::host::Host;
 use crate::law::Law;
 use crate::net::PlaneRequest;
 use crate::service::Key;
@@ -41,7 +42,13 @@ impl Laws {
     }
 
     /// Notes what explains the attempts that ended in this step.
-    pub(super) fn note_explanations(&mut self, at: u64, request: Option<&PlaneRequest>, step: &Step) {
+    pub(super) fn note_explanations(
+        &mut self,
+        at: u64,
+        request: Option<&PlaneRequest>,
+        step: &Step,
+        hosts: &[Host],
+    ) {
         for record in &step.records {
             let Record::JobStatus { job, status } = record else { continue };
             let Some(last) = status.attempts.last().filter(|last| last.took_down.is_some()) else { continue };
@@ -59,7 +66,10 @@ impl Laws {
                 let is_named = attempt.is_some_and(|attempt| self.named.contains(&(*other, attempt)));
                 other != job && *worker == last.worker && is_named
             });
-            if has_company {
+            // A service that runs one prompt at a time is alone with it.
+            let its = hosts.iter().find(|host| *host.name() == last.worker);
+            let shares = its.is_none_or(|host| host.service.plan.slots > 1);
+            if has_company && shares {
                 self.explanations.accompanied.insert(key);
             }
         }

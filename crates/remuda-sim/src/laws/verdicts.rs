@@ -95,7 +95,7 @@ impl Laws {
                 self.check_evidence(now, at, *job, status, last, request, hosts);
             }
         }
-        self.note_explanations(at, request, step);
+        self.note_explanations(at, request, step, hosts);
         self.record_heard(now, request, step, plane);
         self.check_assigned_workers_heard(now, at, step);
         self.check_suspicions(now, at, plane, step);

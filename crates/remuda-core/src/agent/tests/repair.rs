@@ -242,6 +242,34 @@ fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
     );
 }
 
+/// Faults: V13.
+#[test]
+fn queue_behind_a_long_run_of_ours_has_not_stalled_while_it_makes_progress() {
+    let waits = |ahead| AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::Pending { ahead },
+    };
+    let progress =
+        |progress| AgentEvent::Signal { job: id(2), attempt: Attempt(1), progress, phase: String::new() };
+    let mut agent = agent(2);
+    agent.step(at(0), AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) });
+    agent.step(at(0), joined());
+    let orders = BeatReply { start: vec![start(1, 1), start(2, 1)], ..BeatReply::default() };
+    agent.step(at(0), reply(1, orders));
+    agent.step(at(0), submitted(SubmitOutcome::Accepted));
+    let is_repair =
+        |effects: &[AgentEffect]| effects.iter().any(|it| matches!(it, AgentEffect::ApplyRemedy(_)));
+    for minute in 0..120_u16 {
+        let now = at(u64::from(minute) * 60_000);
+        agent.step(now, progress(f32::from(minute) / 120.0));
+        assert!(!is_repair(&agent.step(now, waits(Some(7)))), "after {minute} minutes");
+    }
+    let an_hour_later = at(181 * 60_000);
+    assert!(is_repair(&agent.step(an_hour_later, waits(Some(7)))), "nothing moved for an hour");
+}
+
 #[test]
 fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
     let died = |incarnation| AgentEvent::Probed {

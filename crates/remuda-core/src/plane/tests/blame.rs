@@ -196,6 +196,27 @@ fn workflow_that_breaks_devices_is_poison_after_two_and_the_third_is_spared() {
     assert_eq!(story.kept.status(job).attempt, Attempt(2));
 }
 
+/// Faults: J9.
+#[test]
+fn broken_device_is_weaker_evidence_against_a_job_that_ran_beside_another() {
+    let mut story = Story::new();
+    for worker in ["a", "b", "c"] {
+        story.join_with(worker, |join| join.slots = 2);
+        let video = story.submit_with("video", |it| it.job.needs.pin = Some(id(worker))).unwrap();
+        story.poll(worker);
+        story.hand(worker).held.get_mut(&video).unwrap().progress = 0.1;
+    }
+    story.beat_to(2, &["a", "b", "c"]);
+    let job = story.submit("s");
+    for second in [5, 10] {
+        let worker = story.worker_of(job);
+        story.fault(&worker, job, ServiceFault::Device, |_| {});
+        story.beat_to(second, &["a", "b", "c"]);
+    }
+    story.is(job, "queued");
+    assert_eq!(story.kept.status(job).crashed_workers.len(), 2, "it is tried once more, alone");
+}
+
 /// Faults: J8.
 #[test]
 fn server_that_an_operator_kills_twice_makes_no_poison() {

@@ -134,8 +134,8 @@ impl Workers {
     }
 
     /// The plane was away: that time does not count as any worker's silence.
-    pub(in crate::plane) fn excuse_silence(&mut self, now: Timestamp, away: Duration) {
-        self.mass_loss.listen_from(now);
+    pub(in crate::plane) fn excuse_silence(&mut self, now: Timestamp, away: Duration, settings: &Settings) {
+        self.mass_loss.listen_again(now, away, settings);
         for worker in self.known.values_mut() {
             worker.watch.extend_deadline(now, away);
             worker.excused_at = now;
