@@ -13,8 +13,8 @@
 //! Who changes inputs or looks at single nodes reads the text as an [`InputGraph`] first, changes it, and parses what it
 //! writes. [`reads`] counts both, and nothing else in this code base reads the text of a workflow on its way.
 //!
-//! A workflow that is refused here never reaches a worker. Whether a node class or model file exists is not checked: that
-//! differs between workers.
+//! A workflow that is refused here never reaches a worker. With a [`GraphCheck`] the graph is also held against what the
+//! servers of the fleet say about their node classes, as ComfyUI does it: `validate`.
 
 mod canonical;
 mod graph;
@@ -22,9 +22,13 @@ mod input_graph;
 mod invalid;
 mod json_tree;
 mod keys;
+mod node_catalog;
 mod parse;
+mod python;
 mod reads;
 mod shape;
+mod validate;
+mod verdict;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,10 +38,14 @@ use serde_json::value::RawValue;
 pub use self::input_graph::{GraphNode, InputGraph, RawMembers, link_source};
 pub use self::invalid::{InvalidKind, InvalidWorkflow};
 pub use self::keys::JobKeys;
+pub use self::node_catalog::NodeCatalog;
 pub use self::reads::reads;
 pub use self::shape::model_file;
+pub use self::validate::GraphCheck;
+pub use self::verdict::{GraphVerdict, MissingModel, PromptRefusal, describe as describe_node_errors};
 
 use self::graph::Graph;
+use self::input_graph::WRAPPED;
 use self::json_tree::Value;
 use crate::id::{Hash, Service, Shape, WorkflowHash};
 
@@ -67,6 +75,7 @@ pub struct Workflow {
     text: Arc<RawValue>,
     keys: JobKeys,
     facts: WorkflowFacts,
+    verdict: Option<GraphVerdict>,
 }
 
 /// What is known about a valid workflow.
@@ -91,13 +100,36 @@ pub struct WorkflowFacts {
 impl Workflow {
     /// Keys in `extra_data` are taken out of the text and are no part of its hashes.
     pub fn parse(text: impl Into<Arc<RawValue>>, limits: &WorkflowLimits) -> Result<Self, InvalidWorkflow> {
+        Workflow::parse_checked(text, limits, None)
+    }
+
+    /// As `parse`, and asks whether the servers of the fleet would run the graph. Outputs that they would leave out are not
+    /// wanted from then on, so that a worker gets a prompt that is valid.
+    pub fn parse_checked(
+        text: impl Into<Arc<RawValue>>,
+        limits: &WorkflowLimits,
+        check: Option<&GraphCheck<'_>>,
+    ) -> Result<Self, InvalidWorkflow> {
         let text = text.into();
-        let (facts, keys) = examine(text.get(), limits)?;
+        let Examined { facts, keys, verdict, wrapping } = examine(text.get(), limits, check)?;
         let text = match &keys {
             Some(_) => keys::without_keys(&text).unwrap_or(text),
             None => text,
         };
-        Ok(Workflow { text, keys: keys.unwrap_or_default(), facts })
+        let targets = check.and_then(|check| check.targets);
+        let is_partial = verdict.as_ref().is_some_and(|verdict| !verdict.node_errors.is_empty());
+        let text = match &verdict {
+            Some(verdict) if is_partial || targets.is_some() => {
+                with_targets(&text, wrapping, &verdict.outputs)
+            }
+            _ => text,
+        };
+        Ok(Workflow { text, keys: keys.unwrap_or_default(), facts, verdict })
+    }
+
+    /// What of it runs; `None` if that was not asked.
+    pub fn verdict(&self) -> Option<&GraphVerdict> {
+        self.verdict.as_ref()
     }
 
     /// A request to one model: its texts are not searched for other models.
@@ -128,8 +160,53 @@ impl Workflow {
     }
 }
 
-/// What is known about the workflow with this text, and its keys if it has any.
-fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option<JobKeys>), InvalidWorkflow> {
+/// The wanted outputs of a graph, in the object around it.
+const TARGETS: &str = "partial_execution_targets";
+
+/// The text with the wanted outputs in it, which are no part of its hashes.
+fn with_targets(text: &Arc<RawValue>, wrapping: Wrapping, targets: &[String]) -> Arc<RawValue> {
+    let listed = serde_json::Value::from(targets);
+    let written = match wrapping {
+        Wrapping::Bare => format!("{{\"{WRAPPED}\":{text},\"{TARGETS}\":{listed}}}"),
+        Wrapping::WithTargets => {
+            reads::count();
+            let mut whole = input_graph::members(text).unwrap_or_default();
+            whole
+                .extend(RawValue::from_string(listed.to_string()).map(|listed| (TARGETS.to_owned(), listed)));
+            return serde_json::value::to_raw_value(&whole).map_or_else(|_| text.clone(), Arc::from);
+        }
+        Wrapping::Wrapped => match text.get().trim_end().strip_suffix('}') {
+            Some(open) => format!("{open},\"{TARGETS}\":{listed}}}"),
+            None => return text.clone(),
+        },
+    };
+    RawValue::from_string(written).map_or_else(|_| text.clone(), Arc::from)
+}
+
+/// What stands around a graph.
+#[derive(Clone, Copy)]
+enum Wrapping {
+    Bare,
+    Wrapped,
+    /// The wrapper lists wanted outputs.
+    WithTargets,
+}
+
+/// What is known about a workflow after one reading.
+struct Examined {
+    facts: WorkflowFacts,
+    /// If it has any.
+    keys: Option<JobKeys>,
+    /// If a graph was checked.
+    verdict: Option<GraphVerdict>,
+    wrapping: Wrapping,
+}
+
+fn examine(
+    text: &str,
+    limits: &WorkflowLimits,
+    check: Option<&GraphCheck<'_>>,
+) -> Result<Examined, InvalidWorkflow> {
     let mut tree = parse::parse(text, limits)?;
     match &tree.root {
         Value::Object(members) if tree.members(members).is_empty() => return Err(InvalidWorkflow::Empty),
@@ -138,12 +215,11 @@ fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option
     }
     let keys = keys::take(&mut tree);
     let Value::Object(members) = &tree.root else { return Err(InvalidWorkflow::NotAnObject) };
-    let members = tree.members(members);
-    let body = canonical::text(&tree, &tree.root, text.len());
-    let body_hash = Hash::digest(&body);
+    let body = tree.members(members);
+    let body_hash = Hash::digest(&canonical::text(&tree, &tree.root, text.len()));
     let content_hashes = content_hashes(&tree);
-    let wrapped = graph::wrapped(&tree, members);
-    let members = wrapped.map_or(members, |(_, members)| members);
+    let wrapped = graph::wrapped(&tree, body);
+    let members = wrapped.map_or(body, |(_, members)| members);
     if !graph::is_graph(&tree, members) {
         let (shape, models) = shape::for_value(&tree);
         let facts = WorkflowFacts {
@@ -156,10 +232,15 @@ fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option
             nodes: 0,
             content_hashes,
         };
-        return Ok((facts, keys));
+        return Ok(Examined { facts, keys, verdict: None, wrapping: Wrapping::Bare });
     }
     let graph = Graph::read(&tree, members, limits.nodes_max)?;
-    let (shape, models) = shape::for_graph(&tree, &graph, &graph.sources_first()?);
+    let listed = wrapped.and_then(|_| targets(&tree, body));
+    let check = check.map(|check| GraphCheck { targets: check.targets.or(listed.as_deref()), ..*check });
+    let verdict = check.map(|check| validate::validate(&tree, &graph, &check)).transpose();
+    let verdict = verdict.map_err(|refusal| InvalidWorkflow::Refused(Box::new(refusal)))?;
+    let Order { all, runs } = Order::new(&graph, verdict.as_ref())?;
+    let (shape, models) = shape::for_graph(&tree, &graph, &all, |node| runs[node]);
     let graph_hash = |graph| Hash::digest(&canonical::text(&tree, graph, text.len()));
     let facts = WorkflowFacts {
         workflow_hash: wrapped.map_or(body_hash, |(graph, _)| graph_hash(graph)),
@@ -171,7 +252,45 @@ fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option
         nodes: graph.nodes.len(),
         content_hashes,
     };
-    Ok((facts, keys))
+    let wrapping = match wrapped {
+        Some(_) if json_tree::member(body, TARGETS).is_some() => Wrapping::WithTargets,
+        Some(_) => Wrapping::Wrapped,
+        None => Wrapping::Bare,
+    };
+    Ok(Examined { facts, keys, verdict, wrapping })
+}
+
+/// The outputs that the submitter wants; `None` if all.
+fn targets(tree: &json_tree::Tree<'_>, body: &[json_tree::Member<'_>]) -> Option<Vec<String>> {
+    let Value::Array(listed) = json_tree::member(body, TARGETS)? else { return None };
+    let text = |value: &Value<'_>| match value {
+        Value::Text(id) => Some((**id).to_owned()),
+        _ => None,
+    };
+    Some(tree.elements(listed).iter().filter_map(text).collect())
+}
+
+/// The nodes of a graph, each after those that feed it.
+struct Order {
+    all: Vec<usize>,
+    /// Whether a node runs, by its index.
+    runs: Vec<bool>,
+}
+
+impl Order {
+    /// Nodes that do not run need not be sound: ComfyUI does not look at them either. If one is not, or an output is left
+    /// out, only the others count.
+    fn new(graph: &Graph<'_>, verdict: Option<&GraphVerdict>) -> Result<Order, InvalidWorkflow> {
+        let count = graph.nodes.len();
+        let all = graph.sources_first(0..count);
+        let Some(verdict) = verdict else { return Ok(Order { all: all?, runs: vec![true; count] }) };
+        let running = graph.sources_first(verdict.outputs.iter().filter_map(|id| graph.find(id)))?;
+        let mut runs = vec![false; count];
+        running.iter().for_each(|node| runs[*node] = true);
+        let is_whole = verdict.node_errors.is_empty();
+        let all = all.ok().filter(|_| is_whole).unwrap_or(running);
+        Ok(Order { all, runs })
+    }
 }
 
 /// The name of a blob: this and 64 hexadecimal digits.

@@ -18,14 +18,20 @@ pub(super) struct Graph<'a> {
 
 #[derive(Debug)]
 pub(super) struct Node<'a> {
-    id: &'a str,
+    pub(super) id: &'a str,
     pub(super) class: &'a str,
     inputs: Range<usize>,
+    /// ComfyUI raises an exception where the field is missing.
+    pub(super) has_inputs: bool,
+    /// `_meta.title`, if it is a text.
+    pub(super) title: Option<&'a str>,
 }
 
 #[derive(Debug)]
 pub(super) struct Input<'a> {
     pub(super) name: &'a str,
+    /// As it is written.
+    pub(super) value: &'a Value<'a>,
     pub(super) feed: Feed<'a>,
 }
 
@@ -36,6 +42,10 @@ pub(super) enum Feed<'a> {
     Link {
         source: usize,
         slot: &'a Value<'a>,
+    },
+    /// From a node that is not there.
+    Dangling {
+        to: &'a str,
     },
     Constant(&'a Value<'a>),
 }
@@ -72,19 +82,26 @@ impl<'a> Graph<'a> {
         let ids = Ids::new(members);
         let mut graph = Graph { nodes: Vec::with_capacity(members.len()), inputs: Vec::new() };
         for (id, node) in members {
-            let (class, inputs) = parts(tree, id, node)?;
+            let Parts { class, inputs, title } = Parts::read(tree, id, node)?;
             let start = graph.inputs.len();
-            for (name, value) in inputs {
-                let feed = feed(tree, value, &ids).map_err(|to| InvalidWorkflow::DanglingLink {
-                    node: shown(id),
-                    input: shown(name),
-                    to: shown(to),
-                })?;
-                graph.inputs.push(Input { name, feed });
+            for (name, value) in inputs.unwrap_or_default() {
+                graph.inputs.push(Input { name, value, feed: feed(tree, value, &ids) });
             }
-            graph.nodes.push(Node { id, class, inputs: start..graph.inputs.len() });
+            let inputs_at = start..graph.inputs.len();
+            graph.nodes.push(Node { id, class, inputs: inputs_at, has_inputs: inputs.is_some(), title });
         }
         Ok(graph)
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<usize> {
+        self.nodes.binary_search_by(|node| node.id.cmp(id)).ok()
+    }
+
+    /// Numbers first, as most graphs are written.
+    pub(super) fn usual_order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.nodes.len()).collect();
+        order.sort_by_key(|at| (self.nodes[*at].id.parse::<u64>().unwrap_or(u64::MAX), *at));
+        order
     }
 
     pub(super) fn inputs(&self, node: usize) -> &[Input<'a>] {
@@ -101,12 +118,16 @@ impl<'a> Graph<'a> {
         classes
     }
 
-    /// Topological order: each node after all that feed it. Fails if there is a loop.
-    pub(super) fn sources_first(&self) -> Result<Vec<usize>, InvalidWorkflow> {
+    /// Topological order of these nodes and all that feed them: each after its sources. Fails if there is a loop, or a link
+    /// to a node that is not there.
+    pub(super) fn sources_first(
+        &self,
+        roots: impl IntoIterator<Item = usize>,
+    ) -> Result<Vec<usize>, InvalidWorkflow> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut seen = vec![Visited::No; self.nodes.len()];
         let mut path: Vec<Visit> = Vec::new();
-        for root in 0..self.nodes.len() {
+        for root in roots {
             if seen[root] == Visited::No {
                 seen[root] = Visited::OnPath;
                 path.push(Visit { node: root, inputs_visited: 0 });
@@ -119,7 +140,18 @@ impl<'a> Graph<'a> {
                     continue;
                 };
                 visit.inputs_visited += 1;
-                let Feed::Link { source, .. } = input.feed else { continue };
+                let source = match input.feed {
+                    Feed::Link { source, .. } => source,
+                    Feed::Constant(_) => continue,
+                    Feed::Dangling { to } => {
+                        let node = shown(self.nodes[visit.node].id);
+                        return Err(InvalidWorkflow::DanglingLink {
+                            node,
+                            input: shown(input.name),
+                            to: shown(to),
+                        });
+                    }
+                };
                 match seen[source] {
                     Visited::Done => {}
                     Visited::OnPath => return Err(self.loop_through(source, &path)),
@@ -156,34 +188,49 @@ struct Visit {
     inputs_visited: usize,
 }
 
-/// The class and the inputs of a node.
-fn parts<'a>(
-    tree: &'a Tree<'a>,
-    id: &str,
-    node: &'a Value<'a>,
-) -> Result<(&'a str, &'a [Member<'a>]), InvalidWorkflow> {
-    let Value::Object(fields) = node else {
-        return Err(InvalidWorkflow::NoClass { node: shown(id) });
-    };
-    let fields = tree.members(fields);
-    let class = match member(fields, "class_type") {
-        Some(Value::Text(class)) if !class.is_empty() => class,
-        _ => return Err(InvalidWorkflow::NoClass { node: shown(id) }),
-    };
-    match member(fields, "inputs") {
-        Some(Value::Object(inputs)) => Ok((class, tree.members(inputs))),
-        Some(_) => Err(InvalidWorkflow::BadInputs { node: shown(id) }),
-        None => Ok((class, &[])),
+/// What a node consists of.
+struct Parts<'a> {
+    class: &'a str,
+    inputs: Option<&'a [Member<'a>]>,
+    title: Option<&'a str>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(tree: &'a Tree<'a>, id: &str, node: &'a Value<'a>) -> Result<Self, InvalidWorkflow> {
+        let Value::Object(fields) = node else {
+            return Err(InvalidWorkflow::NoClass { node: shown(id) });
+        };
+        let fields = tree.members(fields);
+        let class = match member(fields, "class_type") {
+            Some(Value::Text(class)) if !class.is_empty() => class,
+            _ => return Err(InvalidWorkflow::NoClass { node: shown(id) }),
+        };
+        let inputs = match member(fields, "inputs") {
+            Some(Value::Object(inputs)) => Some(tree.members(inputs)),
+            Some(_) => return Err(InvalidWorkflow::BadInputs { node: shown(id) }),
+            None => None,
+        };
+        let title = match member(fields, "_meta") {
+            Some(Value::Object(meta)) => member(tree.members(meta), "title"),
+            _ => None,
+        };
+        let title = match title {
+            Some(Value::Text(title)) => Some(&**title),
+            _ => None,
+        };
+        Ok(Parts { class, inputs, title })
     }
 }
 
-/// Where an input comes from, or the id of the missing node.
-fn feed<'a>(tree: &'a Tree<'a>, value: &'a Value<'a>, ids: &Ids<'_>) -> Result<Feed<'a>, &'a str> {
-    let Some((to, slot)) = link(tree, value) else {
-        return Ok(Feed::Constant(value));
-    };
-    let source = ids.find(to).ok_or(to)?;
-    Ok(Feed::Link { source, slot })
+/// Where an input comes from.
+fn feed<'a>(tree: &'a Tree<'a>, value: &'a Value<'a>, ids: &Ids<'_>) -> Feed<'a> {
+    match link(tree, value) {
+        None => Feed::Constant(value),
+        Some((to, slot)) => match ids.find(to) {
+            Some(source) => Feed::Link { source, slot },
+            None => Feed::Dangling { to },
+        },
+    }
 }
 
 fn link<'a>(tree: &'a Tree<'a>, value: &'a Value<'a>) -> Option<(&'a str, &'a Value<'a>)> {

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use super::verdict::PromptRefusal;
+
 /// Longer quotes from the workflow are truncated: enough to find the place, too little to flood a log.
 const SHOWN_CHARS_MAX: usize = 80;
 
@@ -73,6 +75,8 @@ pub enum InvalidWorkflow {
     Loop {
         nodes: Vec<String>,
     },
+    /// The servers of the fleet would refuse it.
+    Refused(Box<PromptRefusal>),
 }
 
 impl InvalidWorkflow {
@@ -89,7 +93,8 @@ impl InvalidWorkflow {
             | InvalidWorkflow::NoClass { .. }
             | InvalidWorkflow::BadInputs { .. }
             | InvalidWorkflow::DanglingLink { .. }
-            | InvalidWorkflow::Loop { .. } => InvalidKind::Invalid,
+            | InvalidWorkflow::Loop { .. }
+            | InvalidWorkflow::Refused(_) => InvalidKind::Invalid,
         }
     }
 }
@@ -138,6 +143,7 @@ impl fmt::Display for InvalidWorkflow {
                 "node \"{node}\", input \"{input}\": links to node \"{to}\", which is not there: add it or correct the link"
             ),
             InvalidWorkflow::Loop { nodes } => write_loop(f, nodes),
+            InvalidWorkflow::Refused(refusal) => refusal.fmt(f),
         }
     }
 }

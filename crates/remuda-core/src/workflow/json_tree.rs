@@ -69,6 +69,23 @@ impl<'a> Tree<'a> {
     pub(super) fn members(&self, at: &Members) -> &[Member<'a>] {
         &self.members[at.start..at.end]
     }
+
+    /// For an error. The parser limits the depth, so the recursion is bounded.
+    pub(super) fn to_json(&self, value: &Value<'a>) -> serde_json::Value {
+        match value {
+            Value::Null => serde_json::Value::Null,
+            Value::Bool(truth) => (*truth).into(),
+            Value::Unsigned(number) => (*number).into(),
+            Value::Negative(number) => (*number).into(),
+            Value::Float(number) => (*number).into(),
+            Value::Text(text) => (**text).into(),
+            Value::Array(elements) => self.elements(elements).iter().map(|it| self.to_json(it)).collect(),
+            Value::Object(members) => {
+                let members = self.members(members).iter();
+                members.map(|(name, value)| ((**name).to_owned(), self.to_json(value))).collect()
+            }
+        }
+    }
 }
 
 /// The value of `key` in an object's members.

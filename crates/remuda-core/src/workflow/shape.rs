@@ -27,12 +27,18 @@ const MODEL_ENDING_BYTES_MAX: usize = 12;
 /// No path below a model folder is longer; a longer or multi-line text only happens to end like one.
 const MODEL_BYTES_MAX: usize = 512;
 
-/// The shape of a graph and the model files in its inputs. `order`: each node after those that feed it.
-pub(super) fn for_graph(tree: &Tree<'_>, graph: &Graph<'_>, order: &[usize]) -> (Shape, BTreeSet<String>) {
-    let mut models = BTreeSet::new();
+/// The shape of a graph, and the model files in inputs of the nodes that run. `order`: each node after those that feed it.
+pub(super) fn for_graph(
+    tree: &Tree<'_>,
+    graph: &Graph<'_>,
+    order: &[usize],
+    runs: impl Fn(usize) -> bool,
+) -> (Shape, BTreeSet<String>) {
+    let (mut models, mut unused) = (BTreeSet::new(), BTreeSet::new());
     let mut marks = vec![Mark::default(); graph.nodes.len()];
     let mut encoded = Vec::new();
     for &node in order {
+        let models = if runs(node) { &mut models } else { &mut unused };
         encoded.clear();
         put(graph.nodes[node].class, &mut encoded);
         for input in graph.inputs(node) {
@@ -43,7 +49,8 @@ pub(super) fn for_graph(tree: &Tree<'_>, graph: &Graph<'_>, order: &[usize]) -> 
                     encoded.extend_from_slice(&marks[*source]);
                     canonical::write(tree, slot, &mut encoded);
                 }
-                Feed::Constant(value) => put_models(tree, value, &mut encoded, &mut models),
+                Feed::Constant(value) => put_models(tree, value, &mut encoded, models),
+                Feed::Dangling { .. } => {}
             }
             encoded.push(b';');
         }

@@ -4,8 +4,12 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 
-use super::{InvalidKind, InvalidWorkflow, WorkflowFacts, WorkflowLimits, canonical_hash, examine, reads};
+use super::{InvalidKind, InvalidWorkflow, JobKeys, WorkflowFacts, WorkflowLimits, canonical_hash, reads};
 use crate::id::Hash;
+
+fn examine(text: &str, limits: &WorkflowLimits) -> Result<(WorkflowFacts, Option<JobKeys>), InvalidWorkflow> {
+    super::examine(text, limits, None).map(|examined| (examined.facts, examined.keys))
+}
 
 const LINE: &str = r#"{
   "1": {"class_type": "Load", "inputs": {"ckpt_name": "XL\\Base.SafeTensors"}, "_meta": {"title": "old.ckpt"}},
