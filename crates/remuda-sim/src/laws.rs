@@ -280,7 +280,7 @@ impl Laws {
         self.forget_drains();
         self.last_heard.clear();
         self.closed.clear();
-        let is_away = |worker: &&Worker| worker.presence != Presence::Online;
+        let is_away = |worker: &&Worker| worker.presence() != Presence::Online;
         self.suspects = plane.workers().filter(is_away).map(|worker| worker.id.clone()).collect();
         self.progress.values_mut().for_each(|(heard_at, _)| *heard_at = now);
         self.restored_at = now;
