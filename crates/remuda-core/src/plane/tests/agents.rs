@@ -193,7 +193,7 @@ fn a_job_that_stands_still_on_two_workers_is_not_given_a_third() {
     story.join("b");
     story.join("c");
     story.beat_to(650, &["a", "b", "c"]);
-    story.is(job, "quarantined: poison: it crashed a and b");
+    story.is(job, "stopped: poison: it crashed a and b");
 }
 
 /// Faults: A9.
@@ -219,7 +219,7 @@ fn a_job_that_takes_two_workers_down_gets_one_isolated_trial_and_the_fourth_stay
     story.work_to(90, &["c", "d"]);
     story.is(job, "running on c, attempt 3");
     story.work_to(130, &["d"]);
-    story.is(job, "quarantined: poison: it crashed a and b and c");
+    story.is(job, "stopped: poison: it crashed a and b and c");
     assert_eq!(story.presence("d"), Presence::Online);
 }
 

@@ -192,7 +192,7 @@ fn workflow_that_breaks_devices_is_poison_after_two_and_the_third_is_spared() {
         story.fault(&worker, job, ServiceFault::Device, |_| {});
         story.beat_to(second, &["a", "b", "c"]);
     }
-    story.is(job, "quarantined: poison: it crashed");
+    story.is(job, "stopped: poison: it crashed");
     assert_eq!(story.kept.status(job).attempt, Attempt(2));
 }
 

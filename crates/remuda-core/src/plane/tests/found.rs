@@ -86,7 +86,7 @@ fn poison_is_recognised_over_a_restart_of_the_plane() {
         story.join_with(worker, |join| join.slots = 0);
         story.wait(70);
     }
-    story.is(job, "quarantined: poison: it crashed a and b and c");
+    story.is(job, "stopped: poison: it crashed a and b and c");
 }
 
 /// Faults: M1.

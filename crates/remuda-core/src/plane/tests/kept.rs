@@ -111,8 +111,8 @@ impl Kept {
             StateRow::Queued { .. } => "queued".to_owned(),
             StateRow::Running { worker, .. } => format!("running on {worker}, attempt {}", status.attempt),
             StateRow::Completed { worker } => format!("completed by {worker}"),
-            StateRow::Failed { message, quarantined: true, .. } => format!("quarantined: {message}"),
-            StateRow::Failed { message, quarantined: false, .. } => format!("failed: {message}"),
+            StateRow::Failed { message, was_stopped: true, .. } => format!("stopped: {message}"),
+            StateRow::Failed { message, was_stopped: false, .. } => format!("failed: {message}"),
             StateRow::Expired { .. } => {
                 let (_, message) = status.state.failure().expect("it has expired");
                 format!("expired: {message}")

@@ -143,7 +143,7 @@ fn mishaps_have_a_cap_of_their_own() {
         story.fail("a", job, Cause::Service);
         story.beat_to(attempt * 40, &["a"]);
     }
-    story.is(job, "quarantined: 5 attempts failed for reasons outside the job, the last: boom");
+    story.is(job, "stopped: 5 attempts failed for reasons outside the job, the last: boom");
     let mut own = Story::with(Settings { max_failures_before_block: 99, ..Settings::default() });
     own.join("a");
     let job = own.submit_with("s", |it| it.job.attempts_max = Some(3)).unwrap();
