@@ -278,6 +278,7 @@ impl Laws {
         }
         self.forget_waits();
         self.forget_drains();
+        self.recall_refusals(plane);
         self.last_heard.clear();
         self.closed.clear();
         let is_away = |worker: &&Worker| worker.presence() != Presence::Online;

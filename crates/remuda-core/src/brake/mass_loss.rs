@@ -79,12 +79,13 @@ impl MassLoss {
         (self.hearing_since, self.heard_at) = (now, now);
     }
 
-    /// The plane was away. If it was cut off before that, workers are on their way back, as after any cut.
+    /// The plane was away: that time is no gap, but what it did not hear before and after it is one. If it was cut off
+    /// before, workers are on their way back, as after any cut.
     pub fn listen_again(&mut self, now: Timestamp, away: Duration, settings: &Settings) {
-        if now.since(self.heard_at) >= away + settings.suspect_after {
+        (self.hearing_since, self.heard_at) = (now, self.heard_at.plus(away).min(now));
+        if now.since(self.heard_at) >= settings.suspect_after {
             self.returning_until = now.plus(settings.lease);
         }
-        self.listen_from(now);
     }
 
     /// A beat is late. `is_closed`: the worker's side has closed its connection.
@@ -313,6 +314,21 @@ mod tests {
         }
         hear(&mut brake, 160, 2, true);
         assert_eq!(judge(&mut brake, 161, 1, 95, false), Judgement::Dead);
+    }
+
+    #[test]
+    fn absence_of_the_plane_does_not_divide_a_gap() {
+        let mut brake = MassLoss::default();
+        hear(&mut brake, 10, 1, true);
+        // Nothing for 9 s, then it stands still for 6 s, then nothing for 12 s: the others are on their way, too.
+        brake.listen_again(at(25), Duration::from_secs(6), &Settings::default());
+        hear(&mut brake, 37, 2, false);
+        for now in 38..67 {
+            hear(&mut brake, now, 2, true);
+            assert_eq!(judge(&mut brake, now, 1, 16, false), Judgement::Unproven, "at {now}");
+        }
+        hear(&mut brake, 67, 2, true);
+        assert_eq!(judge(&mut brake, 68, 1, 16, false), Judgement::Dead);
     }
 
     #[test]

@@ -203,6 +203,14 @@ impl Laws {
         self.pods.quiet_until.clear();
     }
 
+    /// A reloaded plane does not know of a success that was not committed: the refusal before it still counts.
+    pub(super) fn recall_refusals(&mut self, plane: &Plane) {
+        for (fleet, refusals) in &mut self.pods.refusals {
+            let is_known = plane.fleet(fleet).key_refusal.is_some();
+            *refusals = (*refusals).max(u32::from(is_known));
+        }
+    }
+
     pub(crate) fn listed(
         &mut self,
         at: u64,
