@@ -27,6 +27,19 @@ pub(super) fn python_str(value: &Value) -> String {
     }
 }
 
+/// The name of the value's type in Python.
+pub(super) fn python_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "NoneType",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float",
+        Value::Number(_) => "int",
+        Value::String(_) => "str",
+        Value::Array(_) => "list",
+        Value::Object(_) => "dict",
+    }
+}
+
 /// Python's `bool(value)`.
 pub(super) fn is_truthy(value: &Value) -> bool {
     match value {
