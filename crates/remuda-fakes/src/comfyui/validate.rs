@@ -276,11 +276,14 @@ impl<'a> Check<'a> {
     }
 
     /// Checks a literal value.
-    fn value(&mut self, id: &str, input: &Input, value: &Value) -> Result<Vec<Value>, Exception> {
+    fn value(&mut self, id: &str, input: &Input, given: &Value) -> Result<Vec<Value>, Exception> {
+        let value = given;
         if matches!(input.kind, Kind::File) && !value.is_string() {
             let text = format!("'{}' object has no attribute 'endswith'", python_type(value));
             return Err(Exception { kind: "AttributeError", text });
         }
+        // How a list is given that is no link.
+        let value = value.get("__value__").unwrap_or(value);
         let converted = match convert(&input.kind, value) {
             Ok(converted) => converted,
             Err(why) => {
@@ -294,7 +297,7 @@ impl<'a> Check<'a> {
                 return Ok(vec![reason("invalid_input_type", &message, &details, input, extra, true)]);
             }
         };
-        if converted != *value {
+        if converted != *given {
             self.converted.push((id.to_owned(), input.name.to_owned(), converted.clone()));
         }
         Ok(match &input.kind {

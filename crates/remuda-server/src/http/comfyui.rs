@@ -36,7 +36,6 @@ mod ui;
 mod upload_mask;
 mod uploads;
 mod userdata;
-mod validate;
 mod view;
 
 use std::sync::Arc;
@@ -45,8 +44,11 @@ pub use self::publisher::run_publisher;
 pub(super) use self::ui::fallback;
 
 use self::client_registry::ClientRegistry;
+pub(super) use self::node_classes::FleetCheck;
+pub(super) use self::prompt::SERVICE;
 use super::Context;
 use super::routes::{Route, route};
+use crate::plane_handle::PlaneError;
 
 /// State of the ComfyUI API that lives in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -58,9 +60,13 @@ pub struct ComfyuiApi {
 }
 
 impl ComfyuiApi {
-    /// Node classes of all servers of the fleet, merged.
-    pub(super) async fn classes(&self, context: &Context) -> Arc<node_classes::MergedClasses> {
-        self.node_classes.merged(context).await
+    /// What graphs are checked against. `waits`: the job waits for what no worker has.
+    pub(super) async fn fleet_check(
+        &self,
+        context: &Context,
+        waits: bool,
+    ) -> Result<FleetCheck, PlaneError> {
+        self.node_classes.fleet_check(context, waits).await
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::Context;
 
-pub(super) const SERVICE: &str = "comfyui";
+pub(in crate::http) const SERVICE: &str = "comfyui";
 
 /// Label of jobs that this API submits itself, such as applying a mask; they are not shown as prompts.
 pub(super) const INTERNAL_LABEL: &str = "remuda.internal";
@@ -141,7 +141,8 @@ impl PromptWorkflow {
             _ => Map::new(),
         };
         let mut list = |key: &str| serde_json::from_value(whole[key].take()).ok();
-        let outputs = list(OUTPUTS).or_else(|| list("partial_execution_targets"));
+        // Of several outputs only those are wanted.
+        let outputs = list("partial_execution_targets").or_else(|| list(OUTPUTS));
         PromptWorkflow { graph, extra, outputs }
     }
 

@@ -67,8 +67,10 @@ async fn apply_mask(
         "4": { "class_type": "SaveImage", "inputs": { "images": ["3", 0], "filename_prefix": "mask" } },
     });
     let graph = to_raw_value(&graph).map_err(|error| ApiError::invalid(error.to_string()))?;
-    let nodes = submit::read_graph(&graph)?;
-    if context.comfyui.node_classes.check_known(context, &nodes, None).await.is_err() {
+    let service = SERVICE.parse().map_err(ApiError::from)?;
+    let classes = ["LoadImage", "LoadImageMask", "JoinImageWithAlpha", "SaveImage"].map(str::to_owned).into();
+    let unknown = context.plane.read(move |plane, _| plane.unknown_classes(&service, classes)).await?;
+    if !unknown.is_empty() {
         let message = "no server of the fleet has the node class JoinImageWithAlpha, which applies masks";
         return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message).into());
     }
