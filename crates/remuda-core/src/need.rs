@@ -100,11 +100,8 @@ impl Requirements {
         if let Some((name, value)) = label {
             return Some(Mismatch::NoLabel { name: name.clone(), value: value.clone() });
         }
-        if let Some(model) = missing(&self.models, offer.models.as_ref()) {
-            return Some(Mismatch::NoModel(model));
-        }
-        if let Some(class) = missing(&self.classes, offer.classes.as_ref()) {
-            return Some(Mismatch::NoClass(class));
+        if let Some(lacking) = self.lacking(offer) {
+            return Some(lacking);
         }
         match offer.vram_bytes {
             Some(has) if has < self.vram_bytes => {
@@ -112,6 +109,12 @@ impl Requirements {
             }
             Some(_) | None => None,
         }
+    }
+
+    /// The first model file or node class that these capabilities lack.
+    pub fn lacking(&self, offer: &Capabilities) -> Option<Mismatch> {
+        let model = missing(&self.models, offer.models.as_ref()).map(Mismatch::NoModel);
+        model.or_else(|| missing(&self.classes, offer.classes.as_ref()).map(Mismatch::NoClass))
     }
 }
 

@@ -37,6 +37,9 @@ pub struct JobOptions {
     /// Called when the job has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
+    /// Accepted even if no worker has its models and node classes, and no fleet could bring them: it waits.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub wait_for_capability: bool,
     /// The ended job that this one runs again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<JobId>,

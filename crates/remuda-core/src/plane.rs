@@ -45,6 +45,7 @@ use crate::settings::Settings;
 use crate::time::Timestamp;
 use crate::worker::{ContactEvent, Worker};
 
+mod admission;
 mod assign;
 mod attempts;
 mod beats;

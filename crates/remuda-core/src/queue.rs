@@ -23,6 +23,10 @@ use crate::need::Requirements;
 pub struct Demand(Arc<(Service, Requirements)>);
 
 impl Demand {
+    pub(crate) fn new(service: Service, needs: Requirements) -> Self {
+        Demand(Arc::new((service, needs)))
+    }
+
     pub fn service(&self) -> &Service {
         &self.0.0
     }

@@ -1,6 +1,7 @@
 //! Late, repeated and mistaken messages are normal. They get a `Refusal`, which is an answer and not an error:
 //! nothing changed, and it says why.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -48,6 +49,12 @@ pub enum Refusal {
     QueueFull {
         open_max: usize,
         retry_after: Duration,
+    },
+    /// No worker has these model files and node classes, and no fleet could bring them. Both are empty if each exists
+    /// somewhere, and nowhere all of them.
+    NoCapability {
+        models: BTreeSet<String>,
+        classes: BTreeSet<String>,
     },
     /// The worker is draining or has left.
     Leaving(WorkerId),
@@ -109,6 +116,21 @@ impl fmt::Display for Refusal {
                     f,
                     "{open_max} jobs are unfinished, the maximum (`limits.open_jobs_max`): try again in {}",
                     humanize(*retry_after)
+                )
+            }
+            Refusal::NoCapability { models, classes } => {
+                let names = |kind: &str, names: &BTreeSet<String>| {
+                    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+                    (!names.is_empty()).then(|| format!("{kind} {}", names.join(", ")))
+                };
+                let lacking = [names("model", models), names("node class", classes)];
+                let lacking: Vec<_> = lacking.into_iter().flatten().collect();
+                match lacking.is_empty() {
+                    true => f.write_str("no worker has all models and node classes that the job needs")?,
+                    false => write!(f, "no worker has {}", lacking.join(" and "))?,
+                }
+                f.write_str(
+                    ", and no fleet could bring it: correct the name, or submit with wait_for_capability to wait for one",
                 )
             }
             Refusal::Leaving(worker) => write!(f, "worker {worker} is already leaving"),

@@ -54,6 +54,7 @@ impl Plane {
             let open_max = self.settings.open_jobs_max;
             return Err(Refusal::QueueFull { open_max, retry_after: RETRY_WHEN_FULL });
         }
+        self.admit(&submission.job)?;
         let id = submission.job.id;
         assert!(self.jobs.get(id).is_none(), "job ids are drawn once");
         let JobSubmission { job: mut accepted, deadline, workflow, .. } = submission;

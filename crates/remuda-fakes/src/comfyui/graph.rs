@@ -45,6 +45,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Ordered<T> {
 pub(super) struct Node {
     pub(super) id: String,
     pub(super) class: String,
+    /// `_meta.title`.
+    pub(super) title: Option<String>,
     /// `None` where the key is missing, which the original notices too late.
     pub(super) inputs: Option<Vec<(String, Value)>>,
 }
@@ -85,6 +87,7 @@ pub(super) enum BadGraph {
     Trips,
     MissingClass {
         id: String,
+        title: Option<String>,
     },
 }
 
@@ -138,14 +141,16 @@ impl Graph {
 }
 
 fn read_node(id: &str, raw: &RawValue) -> Result<Node, BadGraph> {
-    let missing = || BadGraph::MissingClass { id: id.to_owned() };
+    let missing = |title: Option<String>| BadGraph::MissingClass { id: id.to_owned(), title };
     match raw.get().as_bytes().first() {
         Some(b'{') => {}
-        Some(b'"' | b'[') => return Err(missing()),
+        Some(b'"' | b'[') => return Err(missing(None)),
         _ => return Err(BadGraph::Trips),
     }
     let fields: Ordered<&RawValue> = serde_json::from_str(raw.get()).map_err(|_| BadGraph::Trips)?;
-    let class = fields.get("class_type").ok_or_else(missing)?;
+    let meta = fields.get("_meta").and_then(|meta| serde_json::from_str::<Value>(meta.get()).ok());
+    let title = meta.and_then(|meta| meta["title"].as_str().map(str::to_owned));
+    let Some(class) = fields.get("class_type") else { return Err(missing(title)) };
     let class = match serde_json::from_str(class.get()) {
         Ok(Value::String(class)) => class,
         Ok(Value::Array(_) | Value::Object(_)) | Err(_) => return Err(BadGraph::Trips),
@@ -157,7 +162,7 @@ fn read_node(id: &str, raw: &RawValue) -> Result<Node, BadGraph> {
             Some(serde_json::from_str::<Ordered<Value>>(inputs.get()).map_err(|_| BadGraph::Trips)?.0)
         }
     };
-    Ok(Node { id: id.to_owned(), class, inputs })
+    Ok(Node { id: id.to_owned(), class, title, inputs })
 }
 
 #[cfg(test)]
@@ -185,7 +190,7 @@ mod tests {
         assert_eq!(parse("null").unwrap_err(), BadGraph::Trips);
         assert_eq!(parse("[1]").unwrap_err(), BadGraph::Trips);
         assert!(parse("[]").unwrap().nodes().is_empty());
-        let missing = |id: &str| BadGraph::MissingClass { id: id.into() };
+        let missing = |id: &str| BadGraph::MissingClass { id: id.into(), title: None };
         assert_eq!(parse(r#"{"1":"x"}"#).unwrap_err(), missing("1"));
         assert_eq!(parse(r#"{"nodes":[],"version":0.4}"#).unwrap_err(), missing("nodes"));
     }

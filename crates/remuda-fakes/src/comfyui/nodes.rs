@@ -8,7 +8,7 @@ pub(super) mod work;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::files::{Disk, Folder};
 use super::image::Image;
@@ -140,9 +140,9 @@ impl Class {
         self
     }
 
-    /// As in `/object_info`.
-    fn to_json(&self, disk: &Disk) -> Value {
-        let required: Map<String, Value> = self
+    /// As in `/object_info`: keys in the order in which they were declared.
+    fn to_text(&self, disk: &Disk) -> String {
+        let required: Vec<(&str, String)> = self
             .inputs
             .iter()
             .map(|input| {
@@ -152,43 +152,63 @@ impl Class {
                     _ if input.config == json!({}) => json!([input.to_json()[0]]),
                     _ => input.to_json(),
                 };
-                (input.name.to_owned(), told)
+                (input.name, told.to_string())
             })
             .collect();
         let order: Vec<&str> = self.inputs.iter().map(|input| input.name).collect();
-        let (mut input, mut input_order) = (json!({"required": required}), json!({"required": order}));
+        let mut input = vec![("required", ordered(&required))];
+        let mut input_order = vec![("required", json!(order).to_string())];
         if self.has_hidden {
-            input["hidden"] = json!({"prompt": "PROMPT", "extra_pnginfo": "EXTRA_PNGINFO"});
-            input_order["hidden"] = json!(["prompt", "extra_pnginfo"]);
+            let hidden = json!({"prompt": "PROMPT", "extra_pnginfo": "EXTRA_PNGINFO"});
+            input.push(("hidden", hidden.to_string()));
+            input_order.push(("hidden", json!(["prompt", "extra_pnginfo"]).to_string()));
         }
         let module = if self.name.starts_with("Remuda") { "custom_nodes.remuda" } else { "nodes" };
-        json!({
-            "input": input, "input_order": input_order, "output": self.results,
-            "output_is_list": vec![false; self.results.len()], "output_name": self.results, "name": self.name,
-            "display_name": self.title, "description": "", "python_module": module, "category": self.category,
-            "output_node": self.is_output,
-        })
+        ordered(&[
+            ("input", ordered(&input)),
+            ("input_order", ordered(&input_order)),
+            ("output", json!(self.results).to_string()),
+            ("output_is_list", json!(vec![false; self.results.len()]).to_string()),
+            ("output_name", json!(self.results).to_string()),
+            ("name", json!(self.name).to_string()),
+            ("display_name", json!(self.title).to_string()),
+            ("description", json!("").to_string()),
+            ("python_module", json!(module).to_string()),
+            ("category", json!(self.category).to_string()),
+            ("output_node", self.is_output.to_string()),
+        ])
     }
+}
+
+/// An object in this order, written as Python does.
+fn ordered(members: &[(&str, String)]) -> String {
+    let members: Vec<String> = members.iter().map(|(name, value)| format!("\"{name}\": {value}")).collect();
+    format!("{{{}}}", members.join(", "))
 }
 
 /// All classes.
 #[derive(Debug)]
-pub(super) struct Catalogue(HashMap<&'static str, Class>);
+pub(super) struct Catalogue {
+    classes: Vec<Class>,
+    indexes: HashMap<&'static str, usize>,
+}
 
 impl Catalogue {
     pub(super) fn new(models: &[String]) -> Catalogue {
-        let all = pictures().into_iter().chain(diffusion(models)).chain(tests());
-        Catalogue(all.map(|class| (class.name, class)).collect())
+        let classes: Vec<Class> = pictures().into_iter().chain(diffusion(models)).chain(tests()).collect();
+        let indexes = classes.iter().enumerate().map(|(at, class)| (class.name, at)).collect();
+        Catalogue { classes, indexes }
     }
 
     pub(super) fn class(&self, name: &str) -> Option<&Class> {
-        self.0.get(name)
+        self.classes.get(*self.indexes.get(name)?)
     }
 
-    /// One class, or all of them.
-    pub(super) fn to_json(&self, only: Option<&str>, disk: &Disk) -> Value {
-        let told = self.0.values().filter(|class| only.is_none_or(|name| name == class.name));
-        told.map(|class| (class.name.to_owned(), class.to_json(disk))).collect::<Map<_, _>>().into()
+    /// One class, or all of them, as JSON.
+    pub(super) fn to_text(&self, only: Option<&str>, disk: &Disk) -> String {
+        let told = self.classes.iter().filter(|class| only.is_none_or(|name| name == class.name));
+        let told: Vec<_> = told.map(|class| (class.name, class.to_text(disk))).collect();
+        ordered(&told)
     }
 }
 

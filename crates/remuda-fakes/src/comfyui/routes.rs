@@ -190,8 +190,12 @@ fn show(server: &Server, pattern: &str, part: &str, uri: &Uri) -> Response {
         "/jobs" => jobs::list(server, &query),
         "/jobs/{id}" => jobs::one(server, part),
         "/system_stats" => ok(info::system_stats(server)),
-        "/object_info" => ok(server.catalogue.to_json(None, &server.estate.disk)),
-        "/object_info/{class}" => ok(server.catalogue.to_json(Some(part), &server.estate.disk)),
+        "/object_info" => {
+            answer::text_json(StatusCode::OK, server.catalogue.to_text(None, &server.estate.disk))
+        }
+        "/object_info/{class}" => {
+            answer::text_json(StatusCode::OK, server.catalogue.to_text(Some(part), &server.estate.disk))
+        }
         "/features" => ok(info::features(server)),
         "/models" => ok(info::model_folders()),
         "/models/{folder}" => {

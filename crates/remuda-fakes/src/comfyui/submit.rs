@@ -16,7 +16,7 @@ use super::graph::{BadGraph, Graph, Ordered};
 use super::queue::{Item, Number};
 use super::routes::answer;
 use super::server::{Server, now_ms};
-use super::validate::{Invalid, error, validate};
+use super::validate::{Invalid, error, missing_class, validate};
 use super::values::{is_truthy, python_str};
 use crate::connection::Switch;
 
@@ -50,14 +50,14 @@ pub(super) async fn submit(server: &Arc<Server>, body: &Bytes, switch: &Switch) 
     let mut graph = match Graph::parse(raw) {
         Ok(graph) => graph,
         Err(BadGraph::Trips) => return answer::trouble(),
-        Err(BadGraph::MissingClass { id }) => {
-            let message = "Cannot execute because a node is missing the class_type property.";
-            return refused(error("invalid_prompt", message, &format!("Node ID '#{id}'")), json!({}));
+        Err(BadGraph::MissingClass { id, title }) => {
+            return refused(missing_class(server.options().version, &id, title.as_deref()), json!({}));
         }
     };
     let targets = value(&fields, "partial_execution_targets");
     let targets = targets.as_ref().and_then(Value::as_array).map(Vec::as_slice);
-    let valid = match validate(&mut graph, &server.catalogue, &server.estate.disk, targets) {
+    let version = server.options().version;
+    let valid = match validate(&mut graph, &server.catalogue, &server.estate.disk, version, targets) {
         Ok(valid) => valid,
         Err(Invalid { error, node_errors }) => return refused(error, node_errors),
     };

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
+use super::Version;
 use super::faults::Fault;
 use super::files::Disk;
 use super::graph::{Graph, Node};
 use super::nodes::{Catalogue, Input, Kind, python_list};
-use super::values::{is_truthy, python_str};
+use super::values::{is_truthy, python_str, python_type};
 
 /// Longer combos are not written out in an error.
 const LIST_MAX: usize = 20;
@@ -37,14 +38,14 @@ pub(super) fn validate(
     graph: &mut Graph,
     catalogue: &Catalogue,
     disk: &Disk,
+    version: Version,
     targets: Option<&[Value]>,
 ) -> Result<Valid, Invalid> {
     let refuse = |error| Err(Invalid { error, node_errors: json!({}) });
     let mut outputs = Vec::new();
     for node in graph.nodes() {
         let Some(class) = catalogue.class(&node.class) else {
-            let message = format!("Cannot execute because node {} does not exist.", node.class);
-            return refuse(error("invalid_prompt", &message, &format!("Node ID '#{}'", node.id)));
+            return refuse(unknown_class(version, node));
         };
         let is_wanted = targets.is_none_or(|targets| targets.iter().any(|target| target == &node.id));
         if class.is_output && is_wanted {
@@ -54,8 +55,15 @@ pub(super) fn validate(
     if outputs.is_empty() {
         return refuse(error("prompt_no_outputs", "Prompt has no outputs", ""));
     }
-    let mut check =
-        Check { graph, catalogue, disk, verdicts: HashMap::new(), order: Vec::new(), converted: Vec::new() };
+    let mut check = Check {
+        graph,
+        catalogue,
+        disk,
+        version,
+        verdicts: HashMap::new(),
+        order: Vec::new(),
+        converted: Vec::new(),
+    };
     let (mut good, mut node_errors, mut details) = (Vec::new(), Map::new(), Vec::new());
     for output in &outputs {
         let verdict = match check.node(output, &mut Vec::new()) {
@@ -116,6 +124,7 @@ struct Check<'a> {
     graph: &'a Graph,
     catalogue: &'a Catalogue,
     disk: &'a Disk,
+    version: Version,
     verdicts: HashMap<String, Verdict>,
     order: Vec<String>,
     converted: Vec<(String, String, Value)>,
@@ -149,8 +158,11 @@ impl<'a> Check<'a> {
         if let Some(verdict) = self.verdicts.get(id) {
             return Ok(verdict.clone());
         }
-        if above.contains(&id) {
-            // The original recurses until its stack overflows, and then has no reason to give.
+        if let Some(start) = above.iter().position(|other| *other == id) {
+            if self.version >= Version::V0_30_0 {
+                self.cycle(&above[start..]);
+            }
+            // Before, the original recurses until its stack overflows, and then has no reason to give.
             return Ok(Verdict { is_valid: false, reasons: Vec::new() });
         }
         let node = self.graph.node(id).ok_or_else(|| missing_key(id))?;
@@ -178,12 +190,29 @@ impl<'a> Check<'a> {
                     Linked::BadAbove => is_valid = false,
                     Linked::Wrong(wrong) => reasons.push(wrong),
                 },
-                value => reasons.extend(self.value(&node.id, input, value)),
+                value => reasons.extend(self.value(&node.id, input, value)?),
             }
         }
         above.pop();
+        if let Some(cycle) = self.verdicts.get(id) {
+            reasons.splice(0..0, cycle.reasons.iter().cloned());
+        }
         let verdict = Verdict { is_valid: is_valid && reasons.is_empty(), reasons };
         Ok(self.remember(id, verdict))
+    }
+
+    /// Every node of a cycle gets the same error.
+    fn cycle(&mut self, ids: &[&str]) {
+        let class = |id: &str| self.graph.node(id).map(|node| node.class.clone()).unwrap_or_default();
+        let path: Vec<String> =
+            ids.iter().chain(ids.first()).map(|id| format!("{id} ({})", class(id))).collect();
+        for id in ids {
+            let reason = json!({
+                "type": "dependency_cycle", "message": "Dependency cycle detected", "details": path.join(" -> "),
+                "extra_info": {"node_id": id, "cycle_nodes": ids},
+            });
+            self.remember(id, Verdict { is_valid: false, reasons: vec![reason] });
+        }
     }
 
     fn link(&mut self, node: &'a Node, input: &Input, above: &mut Vec<&'a str>) -> Result<Linked, Exception> {
@@ -193,11 +222,24 @@ impl<'a> Check<'a> {
             let extra = Map::from_iter([("received_value".to_owned(), value.clone())]);
             return Ok(Linked::Wrong(reason("bad_linked_input", message, input.name, input, extra, true)));
         };
-        let from_id = from.as_str().unwrap_or_default();
+        let from_id = match from {
+            Value::String(id) => id.as_str(),
+            Value::Array(_) | Value::Object(_) => {
+                let text = format!("unhashable type: '{}'", python_type(from));
+                return Err(Exception { kind: "TypeError", text });
+            }
+            other => return Err(Exception { kind: "KeyError", text: python_str(other) }),
+        };
         let from_node = self.graph.node(from_id).ok_or_else(|| missing_key(from_id))?;
         let results = self.catalogue.class(&from_node.class).map_or(&[][..], |class| class.results);
-        let slot = slot.as_u64().and_then(|slot| usize::try_from(slot).ok());
-        let received = slot.and_then(|slot| results.get(slot));
+        if let Some(kind) = not_an_index(slot) {
+            let text = format!("tuple indices must be integers or slices, not {kind}");
+            return Err(Exception { kind: "TypeError", text });
+        }
+        // A negative one counts from the end.
+        let last = i64::try_from(results.len()).unwrap_or(i64::MAX);
+        let slot = slot.as_i64().map(|slot| if slot < 0 { slot + last } else { slot });
+        let received = slot.and_then(|slot| results.get(usize::try_from(slot).ok()?));
         let Some(received) = received else {
             return Err(Exception { kind: "IndexError", text: "tuple index out of range".to_owned() });
         };
@@ -234,7 +276,14 @@ impl<'a> Check<'a> {
     }
 
     /// Checks a literal value.
-    fn value(&mut self, id: &str, input: &Input, value: &Value) -> Vec<Value> {
+    fn value(&mut self, id: &str, input: &Input, given: &Value) -> Result<Vec<Value>, Exception> {
+        let value = given;
+        if matches!(input.kind, Kind::File) && !value.is_string() {
+            let text = format!("'{}' object has no attribute 'endswith'", python_type(value));
+            return Err(Exception { kind: "AttributeError", text });
+        }
+        // How a list is given that is no link.
+        let value = value.get("__value__").unwrap_or(value);
         let converted = match convert(&input.kind, value) {
             Ok(converted) => converted,
             Err(why) => {
@@ -245,14 +294,16 @@ impl<'a> Check<'a> {
                     ("received_value".to_owned(), value.clone()),
                     ("exception_message".to_owned(), why.into()),
                 ]);
-                return vec![reason("invalid_input_type", &message, &details, input, extra, true)];
+                return Ok(vec![reason("invalid_input_type", &message, &details, input, extra, true)]);
             }
         };
-        if converted != *value {
+        if converted != *given {
             self.converted.push((id.to_owned(), input.name.to_owned(), converted.clone()));
         }
-        match &input.kind {
-            Kind::Choice(choices) => not_in_list(input, choices, &converted).into_iter().collect(),
+        Ok(match &input.kind {
+            Kind::Choice(choices) => {
+                not_in_list(self.version, input, choices, &converted).into_iter().collect()
+            }
             Kind::File if self.disk.annotated(converted.as_str().unwrap_or_default()).is_none() => {
                 vec![unfit(input, &format!("Invalid image file: {}", python_str(&converted)))]
             }
@@ -263,8 +314,41 @@ impl<'a> Check<'a> {
                 unknown.map(|unknown| unfit(input, &unknown.to_string())).into_iter().collect()
             }
             _ => out_of_range(input, &converted),
-        }
+        })
     }
+}
+
+fn unknown_class(version: Version, node: &Node) -> Value {
+    let Node { id, class, title, .. } = node;
+    let details = format!("Node ID '#{id}'");
+    if version < Version::V0_30_0 {
+        let message = format!("Cannot execute because node {class} does not exist.");
+        return error("invalid_prompt", &message, &details);
+    }
+    let title = title.as_deref().unwrap_or(class);
+    let message = format!("Node '{title}' not found. The custom node may not be installed.");
+    let mut told = error("missing_node_type", &message, &details);
+    told["extra_info"] = json!({"node_id": id, "class_type": class, "node_title": title});
+    told
+}
+
+pub(super) fn missing_class(version: Version, id: &str, title: Option<&str>) -> Value {
+    let details = format!("Node ID '#{id}'");
+    if version < Version::V0_30_0 {
+        let message = "Cannot execute because a node is missing the class_type property.";
+        return error("invalid_prompt", message, &details);
+    }
+    let named = title.map_or_else(|| format!("ID #{id}"), str::to_owned);
+    let message = format!(
+        "Node '{named}' has no class_type. The workflow may be corrupted or a custom node is missing."
+    );
+    let mut told = error("missing_node_type", &message, &details);
+    told["extra_info"] = json!({"node_id": id, "class_type": null, "node_title": title});
+    told
+}
+
+fn not_an_index(slot: &Value) -> Option<&'static str> {
+    (!slot.is_i64() && !slot.is_u64() && !slot.is_boolean()).then(|| python_type(slot))
 }
 
 enum Linked {
@@ -321,12 +405,14 @@ fn convert(kind: &Kind, value: &Value) -> Result<Value, String> {
             Ok(number) => Ok(number.into()),
             Err(_) => not_a("could not convert string to float"),
         },
-        (Kind::Int, _) => {
-            Err("int() argument must be a string, a bytes-like object or a real number".to_owned())
-        }
+        (Kind::Int, other) => Err(format!(
+            "int() argument must be a string, a bytes-like object or a real number, not '{}'",
+            python_type(other)
+        )),
         (Kind::Float, Value::Null | Value::Object(_)) => {
-            Err("float() argument must be a string or a real number".to_owned())
+            Err(format!("float() argument must be a string or a real number, not '{}'", python_type(value)))
         }
+        (Kind::Float, Value::Number(number)) => Ok(number.as_f64().unwrap_or_default().into()),
         (Kind::Text, Value::String(_)) => Ok(value.clone()),
         (Kind::Text, other) => Ok(python_str(other).into()),
         (Kind::Bool, other) => Ok(is_truthy(other).into()),
@@ -352,7 +438,7 @@ fn out_of_range(input: &Input, value: &Value) -> Vec<Value> {
     reasons
 }
 
-fn not_in_list(input: &Input, choices: &[String], value: &Value) -> Option<Value> {
+fn not_in_list(version: Version, input: &Input, choices: &[String], value: &Value) -> Option<Value> {
     if choices.iter().any(|choice| value == choice) {
         return None;
     }
@@ -363,6 +449,11 @@ fn not_in_list(input: &Input, choices: &[String], value: &Value) -> Option<Value
     } else {
         python_list(choices)
     };
-    let details = format!("{}: '{}' not in {list}", input.name, python_str(value));
+    let given = match value {
+        Value::String(_) => format!("'{}'", python_str(value)),
+        _ if version < Version::V0_30_0 => format!("'{}'", python_str(value)),
+        _ => python_str(value),
+    };
+    let details = format!("{}: {given} not in {list}", input.name);
     Some(reason("value_not_in_list", "Value not in list", &details, input, extra, true))
 }

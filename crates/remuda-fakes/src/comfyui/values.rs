@@ -23,7 +23,32 @@ pub(super) fn python_str(value: &Value) -> String {
         Value::Bool(true) => "True".to_owned(),
         Value::Bool(false) => "False".to_owned(),
         Value::String(text) => text.clone(),
+        Value::Array(list) => format!("[{}]", list.iter().map(python_repr).collect::<Vec<_>>().join(", ")),
+        Value::Object(map) => {
+            let members = map.iter().map(|(name, value)| format!("'{name}': {}", python_repr(value)));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+        }
         other => other.to_string(),
+    }
+}
+
+fn python_repr(value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("'{text}'"),
+        other => python_str(other),
+    }
+}
+
+/// The name of the value's type in Python.
+pub(super) fn python_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "NoneType",
+        Value::Bool(_) => "bool",
+        Value::Number(number) if number.is_f64() => "float",
+        Value::Number(_) => "int",
+        Value::String(_) => "str",
+        Value::Array(_) => "list",
+        Value::Object(_) => "dict",
     }
 }
 

@@ -40,7 +40,6 @@ mod ui;
 mod upload_mask;
 mod uploads;
 mod userdata;
-mod validate;
 mod view;
 
 use std::sync::Arc;
@@ -52,8 +51,11 @@ pub(super) use self::uploads::{asset_name, resolve_files};
 use remuda_core::id::JobId;
 
 use self::client_registry::ClientRegistry;
+pub(super) use self::node_classes::FleetCheck;
+pub(super) use self::prompt::SERVICE;
 use super::Context;
 use super::routes::{Route, route};
+use crate::plane_handle::PlaneError;
 
 /// State of the ComfyUI API that lives in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -73,9 +75,13 @@ impl ComfyuiApi {
         self.clients.lock().is_watched(job)
     }
 
-    /// Node classes of all servers of the fleet, merged.
-    pub(super) async fn classes(&self, context: &Context) -> Arc<node_classes::MergedClasses> {
-        self.node_classes.merged(context).await
+    /// What graphs are checked against. `waits`: the job waits for what no worker has.
+    pub(super) async fn fleet_check(
+        &self,
+        context: &Context,
+        waits: bool,
+    ) -> Result<FleetCheck, PlaneError> {
+        self.node_classes.fleet_check(context, waits).await
     }
 }
 

@@ -62,7 +62,9 @@ them with `http.allowed_origins` and `http.allowed_hosts`.
 
 const AFTER_SUBMISSION: &str = r#"
 The answer is `201` with `{"id": "…", "created": true}` once the job is stored; from then on it is never lost. Only
-`workflow` is required. It may be any JSON object; a ComfyUI graph is recognised as one.
+`workflow` is required. It may be any JSON object; a ComfyUI graph is recognised as one and checked as ComfyUI would check it: a graph
+without a valid output is refused (422 `invalid_workflow`, with ComfyUI's `error` and `node_errors` in `detail`); if some outputs are
+valid, those run, and the answer has the `node_errors` of the others.
 
 | field | meaning |
 |---|---|
@@ -72,6 +74,7 @@ The answer is `201` with `{"id": "…", "created": true}` once the job is stored
 | `service` | what runs it; by default `comfyui` for a graph, `exec` for anything else |
 | `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; the only worker allowed (`pin`), workers never allowed (`excluded`); models and node classes of a graph are added |
 | `deadline_seconds` | fail the job if it has not ended by then |
+| `wait_for_capability` | `true`: accept the job even if no worker has its models and node classes and no fleet could bring them; it waits. Otherwise such a job is refused (422 `no_capability`) |
 | `attempts_max` | failures of its own before the job has failed; by default as configured |
 | `retry_delay_seconds` | a fixed delay before every retry, instead of a growing one |
 | `preferred` | workers to choose first while they are free |
@@ -210,7 +213,7 @@ curl -o photo.png "$REMUDA_URL/remuda/v1/blobs/$HASH?name=photo.png"
 `/api/v2` is the official API for running ComfyUI workflows; point its clients here (`COMFY_BASE_URL=http://127.0.0.1:8288`).
 `GET /openapi.json` is its document, with these additions:
 
-- a submission also takes `priority`, `tenant`, `deadline_seconds`, `labels`, `metadata` (up to 16 texts) and `webhook`, as above;
+- a submission also takes `priority`, `tenant`, `deadline_seconds`, `labels`, `metadata` (up to 16 texts), `webhook` and `wait_for_capability`, as above;
 - `GET /api/v2/jobs` lists jobs, newest first, filtered by `metadata[key]=value`;
 - with the header `Remuda-Resume: 1` each `status` event has an id, and `Last-Event-ID` replays what was missed.
 
@@ -234,7 +237,9 @@ single server:
 - Uploads belong to the tenant and are copied to the server that runs a graph which names them. `/upload/mask` needs no
   server: the plane puts the alpha channel of the mask into the image. It reads PNG and JPEG of at most 64 MiB and 33
   million pixels each, two masks at a time.
-- `/object_info` merges all servers: every node class is offered, and a server that has it gets the job.
+- `/object_info` merges all servers: every node class is offered, and a server that has it gets the job. Keys keep the order of
+  the servers. Graphs are checked against it with ComfyUI's own errors ([comfyui.md](comfyui.md) has the differences);
+  `"wait_for_capability": true` beside `prompt` accepts a prompt whose models or node classes no worker has.
 - Several prompts run at once. `/queue` lists all of the tenant; with `?client_id=` those of that client come first, and
   `/interrupt?client_id=` stops only these.
 - The WebSocket sends events of the client's own prompts, every preview of them, and texts of nodes. A client that reconnects with its `clientId` learns which node runs,

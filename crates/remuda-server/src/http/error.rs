@@ -101,6 +101,12 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         ),
         error_code(
             S::UNPROCESSABLE_ENTITY,
+            "no_capability",
+            "No worker has the model or node class that the message names, and no fleet could bring it; correct the name, or \
+             submit with `wait_for_capability`.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
             "hash_mismatch",
             "The content is not what the hash says; `detail.hash` is its hash.",
         ),
@@ -296,6 +302,7 @@ impl From<Refusal> for ApiError {
             Refusal::KeyConflict { .. } => (StatusCode::CONFLICT, "key_conflict"),
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             Refusal::RepeatedJoin(_) => (StatusCode::CONFLICT, "repeated_join"),
+            Refusal::NoCapability { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "no_capability"),
             Refusal::StaleBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
             Refusal::TooEarly
             | Refusal::StaleAttempt
@@ -307,6 +314,9 @@ impl From<Refusal> for ApiError {
         let problem = ApiError::new(status, code, message);
         match refusal {
             Refusal::QueueFull { retry_after, .. } => problem.with_retry_after(retry_after.as_secs()),
+            Refusal::NoCapability { models, classes } => {
+                ApiError { detail: json!({ "models": models, "node_classes": classes }), ..problem }
+            }
             _ => problem,
         }
     }
@@ -371,7 +381,14 @@ impl From<InvalidWorkflow> for ApiError {
             InvalidKind::Malformed => ApiError::new(StatusCode::BAD_REQUEST, "malformed", message),
             InvalidKind::TooLarge => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
             InvalidKind::Invalid => {
-                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_workflow", message)
+                let problem = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_workflow", message);
+                match invalid {
+                    InvalidWorkflow::Refused(refusal) => {
+                        let detail = json!({ "error": refusal.error, "node_errors": refusal.node_errors });
+                        ApiError { detail, ..problem }
+                    }
+                    _ => problem,
+                }
             }
         }
     }

@@ -29,6 +29,7 @@ use serde_json::{Map, Value, json};
 pub(super) use self::retry::retry;
 pub(super) use self::why::why;
 
+use super::comfyui::{FleetCheck, SERVICE as COMFYUI};
 use super::path::Path;
 use super::{ApiError, Caller, Context};
 use crate::intake::{SubmitFields, Submitted, parse_with_attachments};
@@ -58,6 +59,8 @@ struct SubmitBody<'a> {
     #[serde(default)]
     include_outputs: BTreeSet<String>,
     #[serde(default)]
+    wait_for_capability: bool,
+    #[serde(default)]
     attachments: BTreeMap<String, BlobHash>,
     webhook: Option<Webhook>,
     idempotency_key: Option<String>,
@@ -86,6 +89,7 @@ pub(super) async fn submit(
         node_limit: seconds("node_limit_seconds", body.node_limit_seconds)?,
         include_outputs: body.include_outputs,
         webhook: body.webhook,
+        wait_for_capability: body.wait_for_capability,
         retry_of: None,
     };
     let fields = SubmitFields {
@@ -100,12 +104,28 @@ pub(super) async fn submit(
         labels: body.labels,
         metadata: body.metadata,
     };
-    let workflow = parse_with_attachments(body.workflow.to_owned(), &body.attachments, &context.limits)?;
+    let fleet = fleet_check(&context, &fields).await?;
+    let check = fleet.as_ref().and_then(|fleet| fleet.graph_check(None));
+    let text = body.workflow.to_owned();
+    let workflow = parse_with_attachments(text, &body.attachments, &context.limits, check.as_ref())?;
+    let node_errors = workflow.verdict().map(|verdict| verdict.node_errors.clone()).unwrap_or_default();
     let Submitted { job, created } = context.intake().submit(workflow, fields).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/remuda/v1/jobs/{job}");
-    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "created": created })))
-        .into_response())
+    let mut answer = json!({ "id": job, "created": created });
+    if !node_errors.is_empty() {
+        answer["node_errors"] = node_errors.into();
+    }
+    Ok((status, [(header::LOCATION, location)], Json(answer)).into_response())
+}
+
+/// What a graph is checked against; `None` if the job is not for ComfyUI.
+async fn fleet_check(context: &Context, fields: &SubmitFields) -> Result<Option<FleetCheck>, ApiError> {
+    if fields.service.as_ref().is_some_and(|service| service.as_str() != COMFYUI) {
+        return Ok(None);
+    }
+    let waits = fields.options.wait_for_capability;
+    Ok(Some(context.comfyui.fleet_check(context, waits).await?))
 }
 
 /// Longer than any useful time, and short enough to be added to any timestamp.
@@ -127,7 +147,7 @@ fn read(body: &[u8]) -> Result<SubmitBody<'_>, ApiError> {
         serde_json::error::Category::Data => {
             let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
                         deadline_seconds, attempts_max, retry_delay_seconds, preferred, start_limit_seconds, \
-                        node_limit_seconds, include_outputs, attachments, webhook, idempotency_key, labels, metadata";
+                        node_limit_seconds, include_outputs, wait_for_capability, attachments, webhook, idempotency_key, labels, metadata";
             ApiError::invalid(format!("{error}; {hint}"))
         }
         _ => ApiError::bad_request(format!("the body is not JSON: {error}")),

@@ -2,25 +2,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use remuda_core::workflow::{InputGraph, Workflow, WorkflowLimits};
+use remuda_core::workflow::{GraphCheck, InputGraph, Workflow, WorkflowLimits};
 use remuda_store::blobs::BlobHash;
 use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::IntakeError;
 
-/// Parses a workflow in which names of attachments stand for files.
+/// Parses a workflow in which names of attachments stand for files, and checks its graph.
 pub fn parse_with_attachments(
     workflow: Box<RawValue>,
     attachments: &BTreeMap<String, BlobHash>,
     limits: &WorkflowLimits,
+    check: Option<&GraphCheck<'_>>,
 ) -> Result<Workflow, IntakeError> {
     if attachments.is_empty() {
-        return Ok(Workflow::parse(workflow, limits)?);
+        return Ok(Workflow::parse_checked(workflow, limits, check)?);
     }
     let attached = attach(&workflow, attachments)
         .map_err(IntakeError::Invalid)
-        .and_then(|attached| Ok(Workflow::parse(attached, limits)?));
+        .and_then(|attached| Ok(Workflow::parse_checked(attached, limits, check)?));
     if attached.is_err() {
         // What is wrong with the workflow as it was sent is the better explanation.
         Workflow::parse(workflow, limits)?;

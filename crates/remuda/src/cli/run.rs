@@ -29,6 +29,7 @@ use self::preview::PreviewFile;
 use self::progress::ProgressView;
 use self::workflow::{InputChange, InputFile, SubmittedWorkflow, parse_change, parse_file};
 use super::{Client, Connection, UsageError};
+use remuda_core::workflow::describe_node_errors;
 use remuda_net::terminal::escape_control;
 use remuda_net::terminal::print_line;
 use remuda_worker::BlobLink;
@@ -119,6 +120,14 @@ const DOWNLOADS_MAX: usize = 4;
 /// 128 + SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
 
+/// Says which nodes of the graph are invalid: what depends on them does not run.
+fn warn_of_left_out(submitted: &[Value]) {
+    let node_errors = submitted.first().and_then(|answer| answer["node_errors"].as_object());
+    for line in node_errors.into_iter().flat_map(describe_node_errors) {
+        eprintln!("remuda: not run: {}", escape_control(&line));
+    }
+}
+
 impl RunCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
@@ -128,6 +137,7 @@ impl RunCommand {
             Some(()) = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
         };
         let submitted = self.submit(&client, &workflow, &mut interrupts).await?;
+        warn_of_left_out(&submitted);
         if self.detach {
             for answer in &submitted {
                 print_line(&if self.connection.json {

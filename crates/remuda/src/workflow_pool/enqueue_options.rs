@@ -86,6 +86,12 @@ impl EnqueueOptions {
         self
     }
 
+    /// Accepts the job even if no worker has its models and node classes, and no fleet could bring them; it waits.
+    pub fn wait_for_capability(mut self) -> EnqueueOptions {
+        self.fields.options.wait_for_capability = true;
+        self
+    }
+
     /// Uses this worker first while it is free, others otherwise.
     pub fn prefer(mut self, worker: WorkerId) -> EnqueueOptions {
         self.fields.options.preferred.insert(worker);
@@ -154,7 +160,7 @@ impl EnqueueOptions {
             let hash = content.store(&name, context).await?;
             attachments.insert(name, hash);
         }
-        let workflow = parse_with_attachments(workflow, &attachments, &context.limits)?;
+        let workflow = parse_with_attachments(workflow, &attachments, &context.limits, None)?;
         Ok((workflow, self.fields))
     }
 }

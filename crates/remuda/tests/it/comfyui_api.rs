@@ -11,6 +11,7 @@ mod recorded;
 mod runs;
 mod sockets;
 mod ui;
+mod validation;
 mod ws_client;
 
 use remuda_fakes::comfyui::Options;

@@ -53,8 +53,10 @@ fn a_missing_model_class_label_or_memory_is_named() {
         ),
     ];
     for (needs, reason) in needs {
-        let job = story.submit_with("s", |it| it.job.needs = needs).unwrap();
-        assert_eq!(story.why(job), format!("unschedulable: {reason}"));
+        let submitted = story.submit_with("s", |it| {
+            (it.job.needs, it.job.options.wait_for_capability) = (needs, true);
+        });
+        assert_eq!(story.why(submitted.unwrap()), format!("unschedulable: {reason}"));
     }
 }
 

@@ -41,6 +41,8 @@ struct SubmitBody<'a> {
     labels: BTreeMap<String, String>,
     metadata: Option<Value>,
     webhook: Option<Webhook>,
+    #[serde(default)]
+    wait_for_capability: bool,
 }
 
 #[derive(Deserialize)]
@@ -65,7 +67,8 @@ pub(super) async fn submit(
     let body = read(&body)?;
     let tenant = caller.tenant(body.tenant.as_ref())?;
     let key = upload_keys::read_key(&headers)?;
-    let workflow = validate::parse(&context, &caller, &tenant, body.workflow).await?;
+    let workflow = validate::parse(&context, &caller, &tenant, body.workflow, body.wait_for_capability).await?;
+    let left_out = validate::left_out(&workflow);
     let fields = SubmitFields {
         priority: context.access.priority(&caller, body.priority)?,
         deadline: body.deadline_seconds.map(Duration::from_secs),
@@ -75,7 +78,11 @@ pub(super) async fn submit(
         },
         labels: body.labels,
         metadata: metadata(body.metadata)?,
-        options: JobOptions { webhook: body.webhook, ..JobOptions::default() },
+        options: JobOptions {
+            webhook: body.webhook,
+            wait_for_capability: body.wait_for_capability,
+            ..JobOptions::default()
+        },
         ..SubmitFields::new(tenant)
     };
     let workflow = workflow.with_keys(keys(body.extra_data)?);
@@ -85,7 +92,11 @@ pub(super) async fn submit(
     }
     let view = job::read(&context, job).await?.ok_or_else(job::not_found)?;
     let location = [(header::LOCATION, format!("/api/v2/jobs/{job}"))];
-    Ok((StatusCode::CREATED, location, Json(view.to_json(&context, &links))).into_response())
+    let mut answer = view.to_json(&context, &links);
+    if let Some(left_out) = left_out {
+        answer["node_errors"] = left_out;
+    }
+    Ok((StatusCode::CREATED, location, Json(answer)).into_response())
 }
 
 fn read(body: &[u8]) -> Result<SubmitBody<'_>, ApiError> {
@@ -93,7 +104,7 @@ fn read(body: &[u8]) -> Result<SubmitBody<'_>, ApiError> {
         .map_err(|error| ApiError::invalid(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| {
         let hint = "a submission is an object with \"workflow\" and, if you like, extra_data, tenant, priority, \
-                    deadline_seconds, labels, metadata, webhook";
+                    deadline_seconds, labels, metadata, webhook, wait_for_capability";
         ApiError::invalid(format!("{error}; {hint}"))
     })
 }

@@ -1,16 +1,17 @@
-//! Checks of a submitted workflow: a graph in API format, of node classes that some worker has, with files that the caller
+//! Checks of a submitted workflow: a graph in API format that a server of the fleet would run, with files that the caller
 //! may use. Each error names the nodes concerned.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use axum::http::StatusCode;
 use remuda_comfyui::json::JsonMembers;
 use remuda_core::id::Tenant;
-use remuda_core::workflow::{GraphNode, InputGraph, InvalidKind, InvalidWorkflow, Workflow, link_source};
+use remuda_core::workflow::{GraphNode, InputGraph, InvalidKind, InvalidWorkflow, PromptRefusal, Workflow};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
+use super::super::comfyui::FleetCheck;
 use super::super::{ApiError, Caller, Context, comfyui};
 use super::asset::{self, Asset};
 
@@ -18,16 +19,21 @@ use super::asset::{self, Asset};
 const ASSET_TYPE_KEY: &str = "__type";
 const ASSET_TYPE: &str = "core/ASSET";
 
-/// Parses a submitted workflow and resolves its asset references.
+/// Parses a submitted workflow, resolves its asset references, and checks its graph as a server of the fleet would.
+/// `waits`: the job waits for what no worker has.
 pub(super) async fn parse(
     context: &Context,
     caller: &Caller,
     tenant: &Tenant,
     given: &RawValue,
+    waits: bool,
 ) -> Result<Workflow, ApiError> {
-    let resolved = resolve(context, caller, tenant, given).await;
-    let parsed =
-        resolved.and_then(|resolved| Workflow::parse(resolved, &context.limits).map_err(invalid_workflow));
+    let fleet = context.comfyui.fleet_check(context, waits).await?;
+    let check = fleet.graph_check(None);
+    let resolved = resolve(context, caller, tenant, given, &fleet).await;
+    let parsed = resolved.and_then(|resolved| {
+        Workflow::parse_checked(resolved, &context.limits, check.as_ref()).map_err(invalid_workflow)
+    });
     if parsed.is_err() {
         // What is wrong with the workflow itself comes before what this fleet says about it.
         Workflow::parse(given.to_owned(), &context.limits).map_err(invalid_workflow)?;
@@ -35,13 +41,14 @@ pub(super) async fn parse(
     parsed
 }
 
-/// Checks the graph against the fleet, and adds the content hash to each asset reference, so that a worker can fetch it and
+/// Adds the content hash to each asset reference, so that a worker can fetch it and
 /// the workflow's hash depends on the content of files, not on their asset ids.
 async fn resolve(
     context: &Context,
     caller: &Caller,
     tenant: &Tenant,
     given: &RawValue,
+    fleet: &FleetCheck,
 ) -> Result<Box<RawValue>, ApiError> {
     let mut graph = InputGraph::read(given).ok_or_else(|| not_a_graph(false))?;
     // `{"prompt": graph, …}` is not a workflow of this API.
@@ -49,7 +56,6 @@ async fn resolve(
         let is_list = |name| graph.nodes.get(name).is_some_and(GraphNode::is_list);
         return Err(not_a_graph(is_list("nodes") && is_list("links")));
     }
-    check_classes(context, &graph).await?;
     let has_references = given.get().contains(ASSET_TYPE_KEY);
     if has_references {
         let assets = find_assets(context, caller, &graph).await?;
@@ -62,8 +68,7 @@ async fn resolve(
     }
     // An uploaded asset may also be named by its file name. Each may cost a question to the store.
     let has_names = graph.nodes.len() <= context.limits.nodes_max && {
-        let merged = context.comfyui.classes(context).await;
-        comfyui::resolve_files(context, tenant, &mut graph, &merged.classes).await?
+        comfyui::resolve_files(context, tenant, &mut graph, &fleet.classes.classes).await?
     };
     Ok(if has_references || has_names { graph.write() } else { given.to_owned() })
 }
@@ -82,6 +87,9 @@ fn problem(code: &'static str, message: impl Into<String>, node_errors: &Value) 
 fn invalid_workflow(invalid: InvalidWorkflow) -> ApiError {
     if invalid.kind() == InvalidKind::TooLarge {
         return invalid.into();
+    }
+    if let InvalidWorkflow::Refused(refusal) = &invalid {
+        return refused(refusal);
     }
     let message = format!("the workflow is invalid: {invalid}");
     let about =
@@ -112,70 +120,54 @@ fn not_a_graph(is_web_format: bool) -> ApiError {
     )
 }
 
-async fn check_classes(context: &Context, graph: &InputGraph) -> Result<(), ApiError> {
-    let service = "comfyui".parse()?;
-    let classes = graph.nodes.values().map(|node| node.class().to_owned()).collect();
-    let unknown = context.plane.read(move |plane, _| plane.unknown_classes(&service, classes)).await?;
-    if unknown.is_empty() {
-        return check_inputs(&context.comfyui.classes(context).await.classes, graph);
-    }
-    let mut node_errors = Map::new();
-    for (id, node) in graph.nodes.iter().filter(|(_, node)| unknown.contains(node.class())) {
-        let error =
-            json!({ "field": "class_type", "reason": "unknown_node_class", "class_type": node.class() });
-        node_errors.insert(id.clone(), json!([error]));
-    }
-    let named: Vec<_> = unknown.iter().map(String::as_str).collect();
-    let message = format!("no worker of the fleet has the node class {}", named.join(", "));
-    Err(problem("invalid_workflow", message, &Value::Object(node_errors)))
-}
-
-/// Checks that every executed node has its required inputs, as far as servers reported their classes.
-fn check_inputs(classes: &Map<String, Value>, graph: &InputGraph) -> Result<(), ApiError> {
-    if classes.is_empty() {
-        return Ok(());
-    }
-    let mut node_errors = Map::new();
-    let mut message = String::new();
-    for id in executed_nodes(classes, graph) {
-        let node = &graph.nodes[id];
-        let class = node.class();
-        let Some(required) = classes.get(class).and_then(|info| info["input"]["required"].as_object()) else {
-            continue;
+/// Errors of a server in the form of this API: `{node: [{"field", "reason", ..}]}`.
+fn node_errors(refused: &Map<String, Value>) -> Value {
+    let of = |error: &Value| {
+        let kind = error["type"].as_str().unwrap_or_default();
+        let reason = match kind {
+            "required_input_missing" => "missing_input",
+            "dependency_cycle" => "loop",
+            _ if error["details"] == "'inputs'" => "missing_input",
+            _ if error["extra_info"]["exception_type"] == "KeyError" => "dangling_link",
+            other => other,
         };
-        // Dynamic inputs appear under other names in the graph.
-        let is_plain = |spec: &Value| !spec[0].as_str().is_some_and(|kind| kind.starts_with("COMFY_"));
-        let missing = required.iter().filter(|(name, spec)| is_plain(spec) && node.input(name).is_none());
-        let missing: Vec<_> = missing.map(|(name, _)| name).collect();
-        if let Some(first) = missing.first().filter(|_| message.is_empty()) {
-            message = format!("Node {id} ({class}): required input '{first}' is not connected");
-        }
-        if !missing.is_empty() {
-            let errors = missing.iter().map(|name| json!({ "field": name, "reason": "missing_input" }));
-            node_errors.insert(id.to_owned(), errors.collect());
-        }
-    }
-    if node_errors.is_empty() {
-        Ok(())
-    } else {
-        Err(problem("invalid_workflow", message, &node_errors.into()))
-    }
+        let text = |key: &str| error[key].as_str().unwrap_or_default();
+        json!({
+            "field": error["extra_info"]["input_name"], "reason": reason,
+            "message": format!("{}: {}", text("message"), text("details")),
+        })
+    };
+    let nodes = refused.iter().map(|(id, node)| {
+        let errors = node["errors"].as_array().into_iter().flatten().map(of);
+        (id.clone(), errors.collect::<Value>())
+    });
+    Value::Object(nodes.collect())
 }
 
-/// The nodes that lead to an output; servers check no others either.
-fn executed_nodes<'a>(classes: &Map<String, Value>, graph: &'a InputGraph) -> BTreeSet<&'a str> {
-    let is_output =
-        |node: &GraphNode| classes.get(node.class()).is_none_or(|class| class["output_node"] == true);
-    let outputs = graph.nodes.iter().filter(|(_, node)| is_output(node));
-    let mut next: Vec<&str> = outputs.map(|(id, _)| id.as_str()).collect();
-    let mut executed = BTreeSet::new();
-    while let Some(id) = next.pop() {
-        if executed.insert(id) {
-            let sources = graph.nodes[id].inputs().filter_map(|(_, input)| link_source(input));
-            next.extend(sources.filter_map(|id| Some(graph.nodes.get_key_value(&id)?.0.as_str())));
-        }
+/// What a server of the fleet would refuse.
+fn refused(refusal: &PromptRefusal) -> ApiError {
+    let class = &refusal.error["extra_info"]["class_type"];
+    if let (Some(node), Some(class)) = (refusal.error["extra_info"]["node_id"].as_str(), class.as_str()) {
+        let error = json!({ "field": "class_type", "reason": "unknown_node_class", "class_type": class });
+        let message = format!("no worker of the fleet has the node class {class}");
+        return problem("invalid_workflow", message, &json!({ node: [error] }));
     }
-    executed
+    let first = refusal.node_errors.iter().next().map(|(id, node)| (id, node, &node["errors"][0]));
+    let message = match first {
+        Some((id, node, error)) if error["type"] == "required_input_missing" => {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let (class, input) = (text(&node["class_type"]), text(&error["details"]));
+            format!("Node {id} ({class}): required input '{input}' is not connected")
+        }
+        _ => refusal.to_string(),
+    };
+    problem("invalid_workflow", message, &node_errors(&refusal.node_errors))
+}
+
+/// Errors of outputs that are left out, in the form of this API.
+pub(super) fn left_out(workflow: &Workflow) -> Option<Value> {
+    let verdict = workflow.verdict().filter(|verdict| !verdict.node_errors.is_empty())?;
+    Some(node_errors(&verdict.node_errors))
 }
 
 fn members(value: &RawValue) -> JsonMembers<Box<RawValue>> {
@@ -294,6 +286,8 @@ fn replace_below(
 
 #[cfg(test)]
 mod tests {
+    use remuda_core::workflow::{GraphCheck, NodeCatalog, WorkflowLimits};
+
     use super::*;
 
     #[test]
@@ -320,31 +314,44 @@ mod tests {
 
     /// Faults: B4.
     #[test]
-    fn required_inputs_are_checked_for_executed_nodes() {
-        let classes = json!({
-            "Load": { "input": { "required": { "name": ["STRING"], "more": ["COMFY_AUTOGROW_V3"] } } },
-            "Save": { "output_node": true, "input": { "required": { "images": ["IMAGE"] }, "optional": { "x": ["INT"] } } },
-        });
-        let classes = classes.as_object().unwrap();
-        let check = |graph: Value| {
-            let graph = InputGraph::read(&to_raw_value(&graph).unwrap()).unwrap();
-            check_inputs(classes, &graph)
-                .map_err(|problem| (problem.message, problem.detail["node_errors"].clone()))
+    fn errors_of_servers_name_node_field_and_reason() {
+        let mut catalog = NodeCatalog::default();
+        let load = json!({ "input": { "required": { "name": ["STRING"], "n": ["INT", { "max": 3 }] } }, "output": ["IMAGE"] });
+        catalog.add("Load", &load);
+        catalog
+            .add("Save", &json!({ "output_node": true, "input": { "required": { "images": ["IMAGE"] } } }));
+        let check = GraphCheck { catalog: &catalog, targets: None, may_come: false, knows_files: false };
+        let parse = |graph: Value| {
+            let parsed = Workflow::parse_checked(
+                to_raw_value(&graph).unwrap(),
+                &WorkflowLimits::default(),
+                Some(&check),
+            );
+            parsed.map_err(|invalid| {
+                let problem = invalid_workflow(invalid);
+                (problem.message, problem.detail["node_errors"].clone())
+            })
         };
-        let (load, save) = (
-            json!({ "class_type": "Load", "inputs": { "name": "a" } }),
-            |from: &str| json!({ "class_type": "Save", "inputs": { "images": [from, 0] } }),
-        );
-        assert_eq!(check(json!({ "1": load, "2": save("1") })), Ok(()));
-        let graph_only = json!({ "class_type": "Load" });
-        assert_eq!(
-            check(json!({ "1": load, "2": save("1"), "3": graph_only })),
-            Ok(()),
-            "nothing comes of it"
-        );
-        let (message, errors) = check(json!({ "1": graph_only, "2": save("1") })).unwrap_err();
+        let load = |inputs: Value| json!({ "class_type": "Load", "inputs": inputs });
+        let save = |from: &str| json!({ "class_type": "Save", "inputs": { "images": [from, 0] } });
+        let good = load(json!({ "name": "a", "n": 1 }));
+        let workflow = parse(json!({ "1": good, "2": save("1"), "3": { "class_type": "Load" } })).unwrap();
+        assert_eq!(left_out(&workflow), None, "nothing comes of node 3");
+        let (message, errors) = parse(json!({ "1": load(json!({ "n": 9 })), "2": save("1") })).unwrap_err();
+        assert!(message.starts_with("node \"1\" (Load): Value 9 bigger than max of 3"), "{message}");
+        let reason = |at: usize| (errors["1"][at]["field"].clone(), errors["1"][at]["reason"].clone());
+        assert_eq!(reason(0), (json!("n"), json!("value_bigger_than_max")));
+        assert_eq!(reason(1), (json!("name"), json!("missing_input")));
+        let (message, _) = parse(json!({ "1": load(json!({ "n": 1 })), "2": save("1") })).unwrap_err();
         assert_eq!(message, "Node 1 (Load): required input 'name' is not connected");
-        assert_eq!(errors, json!({ "1": [{ "field": "name", "reason": "missing_input" }] }));
+        let (message, errors) = parse(json!({ "1": good, "2": save("9") })).unwrap_err();
+        assert_eq!(errors["2"][0]["reason"], "dangling_link", "{message}");
+        let (message, errors) = parse(json!({ "1": { "class_type": "No" }, "2": save("1") })).unwrap_err();
+        assert_eq!(message, "no worker of the fleet has the node class No");
+        let unknown = json!({ "field": "class_type", "reason": "unknown_node_class", "class_type": "No" });
+        assert_eq!(errors, json!({ "1": [unknown] }));
+        let workflow = parse(json!({ "1": good, "2": save("1"), "3": save("9") })).unwrap();
+        assert_eq!(left_out(&workflow).unwrap()["3"][0]["reason"], "dangling_link");
     }
 
     #[test]

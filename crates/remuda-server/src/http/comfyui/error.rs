@@ -4,7 +4,8 @@
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use remuda_core::workflow::PromptRefusal;
+use serde_json::json;
 
 use super::super::ApiError;
 
@@ -15,8 +16,9 @@ pub(super) enum ComfyuiError {
         kind: &'static str,
         message: String,
         details: String,
-        node_errors: Value,
     },
+    /// A server would refuse the prompt, in its words.
+    Refused(Box<PromptRefusal>),
     ApiError(ApiError),
 }
 
@@ -26,16 +28,15 @@ impl ComfyuiError {
         message: impl Into<String>,
         details: impl Into<String>,
     ) -> ComfyuiError {
-        ComfyuiError::Prompt {
-            kind,
-            message: message.into(),
-            details: details.into(),
-            node_errors: json!({}),
-        }
+        ComfyuiError::Prompt { kind, message: message.into(), details: details.into() }
     }
 
     pub(super) fn no_outputs() -> ComfyuiError {
-        ComfyuiError::prompt("prompt_no_outputs", "Prompt has no outputs", "")
+        ComfyuiError::refused(PromptRefusal::no_outputs())
+    }
+
+    pub(super) fn refused(refusal: PromptRefusal) -> ComfyuiError {
+        ComfyuiError::Refused(Box::new(refusal))
     }
 }
 
@@ -48,9 +49,13 @@ impl<E: Into<ApiError>> From<E> for ComfyuiError {
 impl IntoResponse for ComfyuiError {
     fn into_response(self) -> Response {
         match self {
-            ComfyuiError::Prompt { kind, message, details, node_errors } => {
+            ComfyuiError::Prompt { kind, message, details } => {
                 let error = json!({ "type": kind, "message": message, "details": details, "extra_info": {} });
-                let body = json!({ "error": error, "node_errors": node_errors });
+                let body = json!({ "error": error, "node_errors": {} });
+                (StatusCode::BAD_REQUEST, Json(body)).into_response()
+            }
+            ComfyuiError::Refused(refusal) => {
+                let body = json!({ "error": refusal.error, "node_errors": refusal.node_errors });
                 (StatusCode::BAD_REQUEST, Json(body)).into_response()
             }
             ComfyuiError::ApiError(problem) => problem.into_response(),

@@ -1,16 +1,22 @@
 //! `/object_info` of the whole fleet. Each worker stores the answer of its server as a blob and names the blob in its
 //! metrics; here the blobs are read once and merged. A choice that any server offers is offered, and the router sends the
-//! job to a worker that has the model and the class.
+//! job to a worker that has the model and the class. `merge` joins the texts.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod merge;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io::Read;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use remuda_comfyui::json::JsonMembers;
+use remuda_core::id::Service;
 use remuda_core::plane::Plane;
-use remuda_core::workflow::InputGraph;
+use remuda_core::workflow::{GraphCheck, GraphNode, InputGraph, NodeCatalog};
 use remuda_store::blobs::{BlobHash, OpenBlob};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::super::path::Path;
@@ -18,7 +24,9 @@ use super::super::{Caller, Context};
 use super::error::ComfyuiError;
 use super::prompt::SERVICE;
 use super::uploads;
+use crate::plane_handle::PlaneError;
 use remuda_core::wire::metric::OBJECT_INFO;
+use remuda_core::worker::Worker;
 
 /// Larger than the answer of a server with every known custom node.
 const INFO_BYTES_MAX: u64 = 64 << 20;
@@ -32,40 +40,86 @@ pub(in crate::http) struct MergedClasses {
     from: BTreeSet<BlobHash>,
     pub(in crate::http) classes: Map<String, Value>,
     outputs: Arc<BTreeMap<String, bool>>,
-    /// Each class as JSON, written once.
-    texts: BTreeMap<String, String>,
+    catalog: NodeCatalog,
+    /// Every answer could be read.
+    is_readable: bool,
+    /// Each class as the servers wrote it, in their order.
+    texts: Vec<ClassText>,
+}
+
+#[derive(Debug)]
+struct ClassText {
+    name: String,
+    text: Box<RawValue>,
+    takes_uploads: bool,
 }
 
 /// What the plane knows about ComfyUI workers.
 #[derive(Debug, Default)]
 struct ClassSources {
     infos: BTreeSet<BlobHash>,
-    /// All classes of all workers; `None` if a worker does not report its classes.
-    names: Option<BTreeSet<String>>,
+    /// There are workers, and every one has described its classes.
+    is_complete: bool,
+    /// A worker may come that has what none has now.
+    may_gain: bool,
 }
 
 impl ClassSources {
     fn read(plane: &Plane) -> ClassSources {
-        let workers: Vec<_> = plane
-            .workers()
-            .filter(|worker| worker.services.iter().any(|service| service.as_str() == SERVICE))
-            .collect();
-        let info = |worker: &&remuda_core::worker::Worker| {
+        let Ok(service) = SERVICE.parse::<Service>() else { return ClassSources::default() };
+        let info = |worker: &Worker| -> Option<BlobHash> {
             worker.metrics.get(OBJECT_INFO).and_then(Value::as_str).and_then(|hash| hash.parse().ok())
         };
-        let names = workers.iter().map(|worker| worker.offer.classes.as_ref());
-        let names = names.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty());
-        let names = names.map(|all| all.into_iter().flatten().cloned().collect());
-        ClassSources { infos: workers.iter().filter_map(info).collect(), names }
+        let mut infos: BTreeSet<BlobHash> = plane.workers_of(&service).filter_map(info).collect();
+        let is_complete =
+            !infos.is_empty() && plane.workers_of(&service).all(|worker| info(worker).is_some());
+        if infos.is_empty() {
+            // What workers that left have shown is still shown.
+            let former = plane.workers().filter(|worker| worker.services.contains(&service));
+            infos = former.filter_map(info).collect();
+        }
+        ClassSources { infos, is_complete, may_gain: plane.may_gain_capabilities(&service) }
+    }
+}
+
+/// What graphs are checked against: the classes of all servers.
+#[derive(Debug)]
+pub(in crate::http) struct FleetCheck {
+    pub(in crate::http) classes: Arc<MergedClasses>,
+    is_complete: bool,
+    may_come: bool,
+}
+
+impl FleetCheck {
+    /// `None` unless every server has described its classes: what any of them accepts is accepted. A file may be on a server
+    /// since it was asked, and is left to it.
+    pub(in crate::http) fn graph_check<'a>(
+        &'a self,
+        targets: Option<&'a [String]>,
+    ) -> Option<GraphCheck<'a>> {
+        let MergedClasses { catalog, is_readable, .. } = &*self.classes;
+        let is_known = self.is_complete && *is_readable && !catalog.is_empty();
+        is_known.then_some(GraphCheck { catalog, targets, may_come: self.may_come, knows_files: false })
     }
 }
 
 impl NodeClassCache {
     /// The classes of all servers; unreadable answers are left out.
     pub(super) async fn merged(&self, context: &Context) -> Arc<MergedClasses> {
-        let Ok(infos) = context.plane.read(|plane, _| ClassSources::read(plane).infos).await else {
-            return self.cached();
-        };
+        match context.plane.read(|plane, _| ClassSources::read(plane).infos).await {
+            Ok(infos) => self.merged_from(context, infos).await,
+            Err(_) => self.cached(),
+        }
+    }
+
+    /// What a graph is checked against. `waits`: the job waits for what no worker has.
+    pub(super) async fn fleet_check(&self, context: &Context, waits: bool) -> Result<FleetCheck, PlaneError> {
+        let sources = context.plane.read(|plane, _| ClassSources::read(plane)).await?;
+        let classes = self.merged_from(context, sources.infos).await;
+        Ok(FleetCheck { classes, is_complete: sources.is_complete, may_come: waits || sources.may_gain })
+    }
+
+    async fn merged_from(&self, context: &Context, infos: BTreeSet<BlobHash>) -> Arc<MergedClasses> {
         let cached = self.cached();
         if cached.from == infos {
             return cached;
@@ -90,126 +144,76 @@ impl NodeClassCache {
     pub(super) async fn output_classes(&self, context: &Context) -> Arc<BTreeMap<String, bool>> {
         self.merged(context).await.outputs.clone()
     }
-
-    /// Checks that some server knows every class, as far as servers reported classes. Returns the known output nodes.
-    pub(super) async fn check_known(
-        &self,
-        context: &Context,
-        graph: &InputGraph,
-        targets: Option<&[String]>,
-    ) -> Result<Vec<String>, ComfyuiError> {
-        let names = context.plane.read(|plane, _| ClassSources::read(plane).names).await?;
-        if let Some(names) = names {
-            let unknown = graph.nodes.iter().find(|(_, node)| !names.contains(node.class()));
-            if let Some((id, node)) = unknown {
-                let message = format!("Cannot execute because node {} does not exist.", node.class());
-                return Err(ComfyuiError::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
-            }
-        }
-        let outputs = self.output_classes(context).await;
-        let is_target = |id: &String| targets.is_none_or(|targets| targets.contains(id));
-        let selected: Vec<_> = graph.nodes.iter().filter(|(id, _)| is_target(id)).collect();
-        // An unknown class may be an output node.
-        if selected.iter().all(|(_, node)| outputs.get(node.class()) == Some(&false)) {
-            return Err(ComfyuiError::no_outputs());
-        }
-        let known = selected.into_iter().filter(|(_, node)| outputs.get(node.class()) == Some(&true));
-        Ok(known.map(|(id, _)| id.clone()).collect())
-    }
 }
 
 impl MergedClasses {
     fn merge(from: BTreeSet<BlobHash>, blobs: Vec<OpenBlob>) -> MergedClasses {
-        let mut classes = Map::new();
-        for blob in blobs.into_iter().filter(|blob| blob.size_bytes <= INFO_BYTES_MAX) {
-            let read = serde_json::from_reader(std::io::BufReader::new(blob.file));
-            let Ok(Value::Object(more)) = read else { continue };
-            for (name, info) in more {
-                match classes.get_mut(&name) {
-                    Some(known) => join_inputs(known, &info),
-                    None => drop(classes.insert(name, info)),
-                }
+        let blobs = blobs.into_iter().filter(|blob| blob.size_bytes <= INFO_BYTES_MAX);
+        let answers: Vec<_> = blobs.filter_map(read_answer).collect();
+        MergedClasses::from_answers(from, answers)
+    }
+
+    fn from_answers(from: BTreeSet<BlobHash>, answers: Vec<JsonMembers<Box<RawValue>>>) -> MergedClasses {
+        let is_readable = answers.len() == from.len();
+        let mut catalog = NodeCatalog::default();
+        let mut texts: Vec<ClassText> = Vec::new();
+        let mut indexes: HashMap<String, usize> = HashMap::new();
+        for (name, text) in answers.into_iter().flat_map(|answer| answer.0) {
+            let known = indexes.get(&name).and_then(|at| texts.get_mut(*at));
+            if known.as_ref().is_none_or(|known| known.text.get() != text.get()) {
+                catalog.add(&name, &serde_json::from_str(text.get()).unwrap_or_default());
+            }
+            let Some(known) = known else {
+                indexes.insert(name.clone(), texts.len());
+                let takes_uploads = merge::takes_uploads(&text);
+                texts.push(ClassText { name, text, takes_uploads });
+                continue;
+            };
+            if let Some(joined) = merge::join_class(&known.text, &text) {
+                known.text = joined;
             }
         }
+        let value = |class: &ClassText| serde_json::from_str(class.text.get()).unwrap_or_default();
+        let classes: Map<String, Value> =
+            texts.iter().map(|class| (class.name.clone(), value(class))).collect();
         let outputs = classes.iter().map(|(name, info)| (name.clone(), info["output_node"] == true));
         let outputs = Arc::new(outputs.collect());
-        let texts = classes.iter().map(|(name, info)| (name.clone(), info.to_string())).collect();
-        MergedClasses { from, classes, outputs, texts }
+        MergedClasses { from, classes, outputs, catalog, is_readable, texts }
+    }
+
+    /// The ids of nodes that are outputs, of those that are wanted.
+    pub(super) fn output_nodes(&self, graph: &InputGraph, targets: Option<&[String]>) -> Vec<String> {
+        let is_wanted = |id: &String| targets.is_none_or(|targets| targets.contains(id));
+        let is_output = |node: &GraphNode| self.catalog.is_output(node.class()) == Some(true);
+        let outputs = graph.nodes.iter().filter(|(id, node)| is_output(node) && is_wanted(id));
+        outputs.map(|(id, _)| id.clone()).collect()
     }
 
     /// All classes, or one, as JSON. Inputs that choose files also list the uploads of the tenant.
     fn to_json(&self, only: Option<&str>, uploads: &[String]) -> String {
-        let selected = self.classes.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
-        let entries: Vec<String> = selected
-            .map(|(name, info)| {
-                let name_text = Value::from(name.as_str());
-                match takes_files(info) {
-                    true => format!("{name_text}:{}", with_uploads(info.clone(), uploads)),
-                    false => format!("{name_text}:{}", self.texts[name]),
-                }
-            })
-            .collect();
-        format!("{{{}}}", entries.join(","))
+        let selected = self.texts.iter().filter(|class| only.is_none_or(|only| only == class.name));
+        let with_uploads = |class: &ClassText| match class.takes_uploads {
+            true => merge::with_uploads(&class.text, uploads),
+            false => None,
+        };
+        let changed: Vec<_> = selected.map(|class| (class, with_uploads(class))).collect();
+        let shown = changed
+            .iter()
+            .map(|(class, changed)| (class.name.as_str(), &**changed.as_ref().unwrap_or(&class.text)));
+        merge::write_members(shown)
     }
+}
+
+fn read_answer(mut blob: OpenBlob) -> Option<JsonMembers<Box<RawValue>>> {
+    let mut text = String::new();
+    blob.file.read_to_string(&mut text).ok()?;
+    serde_json::from_str(&text).ok()
 }
 
 /// True if the input accepts uploaded files.
 pub(super) fn is_upload(spec: &Value) -> bool {
     let options = spec[1].as_object().into_iter().flatten();
     options.into_iter().any(|(key, value)| key.ends_with("_upload") && *value == true)
-}
-
-fn takes_files(info: &Value) -> bool {
-    let sections = info["input"].as_object().into_iter().flat_map(|sections| sections.values());
-    sections.filter_map(Value::as_object).flat_map(|inputs| inputs.values()).any(is_upload)
-}
-
-/// Files that workers uploaded for jobs are not offered as choices.
-const WORKER_FILE_PREFIX: &str = "remuda-";
-
-fn with_uploads(mut info: Value, uploads: &[String]) -> Value {
-    let sections = info["input"].as_object_mut().into_iter().flat_map(|sections| sections.values_mut());
-    for spec in sections.filter_map(Value::as_object_mut).flat_map(|inputs| inputs.values_mut()) {
-        if !is_upload(spec) {
-            continue;
-        }
-        let choices = if spec[0].is_array() { &mut spec[0] } else { &mut spec[1]["options"] };
-        let Some(choices) = choices.as_array_mut() else { continue };
-        choices.retain(|choice| choice.as_str().is_none_or(|name| !name.starts_with(WORKER_FILE_PREFIX)));
-        for name in uploads {
-            if !choices.iter().any(|choice| choice == name) {
-                choices.push(name.as_str().into());
-            }
-        }
-    }
-    info
-}
-
-/// Adds the choices of another server's class.
-fn join_inputs(known: &mut Value, more: &Value) {
-    let Some(sections) = known.get_mut("input").and_then(Value::as_object_mut) else { return };
-    for (section, inputs) in sections {
-        let Some(inputs) = inputs.as_object_mut() else { continue };
-        for (name, spec) in inputs {
-            let other = &more["input"][section.as_str()][name.as_str()];
-            // A hidden input is a plain string, and a server may answer with anything.
-            if let Some(choices) = spec.get_mut(0) {
-                join_choices(choices, &other[0]);
-            }
-            if let Some(choices) = spec.get_mut(1).and_then(|config| config.get_mut("options")) {
-                join_choices(choices, &other[1]["options"]);
-            }
-        }
-    }
-}
-
-fn join_choices(known: &mut Value, more: &Value) {
-    let (Some(known), Some(more)) = (known.as_array_mut(), more.as_array()) else { return };
-    for choice in more {
-        if !known.contains(choice) {
-            known.push(choice.clone());
-        }
-    }
 }
 
 pub(super) async fn list(
@@ -253,36 +257,24 @@ async fn object_info(
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
-    #[test]
-    fn choices_of_all_servers_are_merged_with_uploads_of_the_tenant() {
-        let mut known = json!({"input": {"required": {
-            "ckpt_name": [["a"], {}], "new": ["COMBO", {"options": ["x"]}], "n": ["INT", {"min": 1}],
-            "image": [["remuda-1.png", "there.png"], {"image_upload": true}]}}});
-        let more = json!({"input": {"required": {
-            "ckpt_name": [["b", "a"], {}], "new": ["COMBO", {"options": ["y"]}], "n": ["INT", {"min": 1}],
-            "image": [["remuda-2.png"], {"image_upload": true}]}}});
-        join_inputs(&mut known, &more);
-        let inputs = &known["input"]["required"];
-        assert_eq!(inputs["ckpt_name"][0], json!(["a", "b"]));
-        assert_eq!(inputs["new"], json!(["COMBO", {"options": ["x", "y"]}]));
-        assert_eq!(inputs["n"], json!(["INT", {"min": 1}]));
-        assert!(takes_files(&known));
-        let shown = with_uploads(known, &["sub/mine.png".to_owned(), "there.png".to_owned()]);
-        assert_eq!(shown["input"]["required"]["image"][0], json!(["there.png", "sub/mine.png"]));
+    fn merged(answers: &[&str]) -> MergedClasses {
+        let read = |answer: &&str| serde_json::from_str(answer).unwrap();
+        MergedClasses::from_answers(BTreeSet::new(), answers.iter().map(read).collect())
     }
 
+    /// Clients that take inputs by position would make another picture, silently.
     #[test]
-    fn malformed_inputs_are_kept_unchanged() {
-        let odd = json!({"input": {"required": {"a": [], "b": {}, "c": [["x"]]}, "hidden": {"prompt": "PROMPT"}, "optional": 1}});
-        let mut known = odd.clone();
-        join_inputs(&mut known, &odd);
-        join_inputs(&mut known, &json!({"input": {"required": {"a": 1, "c": "x"}, "hidden": []}}));
-        assert_eq!(known, odd);
-        let mut word = json!("not a class");
-        join_inputs(&mut word, &odd);
+    fn order_and_text_of_a_server_are_kept() {
+        let answer = r#"{"Z": {"input": {"required": {"seed": ["INT", {"min": 0, "default": 1.0}], "cfg": ["FLOAT"]}}, "name": "Z"}, "A": {"output_node": true}}"#;
+        assert_eq!(merged(&[answer]).to_json(None, &[]), answer);
+        assert_eq!(merged(&[answer, answer]).to_json(None, &["up.png".to_owned()]), answer);
+        let other = r#"{"B": {}, "A": {"output_node": true}}"#;
+        let both = merged(&[answer, other]);
+        assert_eq!(both.to_json(Some("A"), &[]), r#"{"A": {"output_node": true}}"#);
+        assert!(both.to_json(None, &[]).ends_with(r#""A": {"output_node": true}, "B": {}}"#));
+        assert_eq!(both.outputs["A"], true);
+        assert_eq!(both.to_json(Some("No"), &[]), "{}");
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::super::Context;
 
-pub(super) const SERVICE: &str = "comfyui";
+pub(in crate::http) const SERVICE: &str = "comfyui";
 
 /// The idempotency key that holds a client's own prompt id.
 pub(super) fn idempotency_key(id: &str) -> String {
@@ -151,7 +151,8 @@ impl PromptWorkflow {
             _ => Map::new(),
         };
         let mut list = |key: &str| serde_json::from_value(whole[key].take()).ok();
-        let outputs = list(OUTPUTS).or_else(|| list("partial_execution_targets"));
+        // Of several outputs only those are wanted.
+        let outputs = list("partial_execution_targets").or_else(|| list(OUTPUTS));
         PromptWorkflow { graph, extra, outputs }
     }
 

@@ -9,7 +9,10 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use remuda_core::id::{Tenant, WorkflowHash};
 use remuda_core::refusal::Refusal;
-use remuda_core::workflow::{InputGraph, InvalidKind, InvalidWorkflow, JobKeys, RawMembers, Workflow};
+use remuda_core::workflow::{
+    GraphCheck, InputGraph, InvalidKind, InvalidWorkflow, JobKeys, MissingModel, PromptRefusal, RawMembers,
+    Workflow,
+};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -18,7 +21,6 @@ use super::super::{ApiError, Caller, Context};
 use super::error::ComfyuiError;
 use super::prompt::{self, Prompt, SERVICE};
 use super::uploads;
-use super::validate::{self, ValidGraph};
 use crate::intake::{IntakeError, SubmitFields, Submitted};
 use crate::plane_handle::PlaneError;
 
@@ -43,16 +45,9 @@ pub(super) async fn submit(
     };
     let mut prompt_fields = PromptFields::read(&fields)?;
     let mut graph = read_graph(given)?;
-    let prepared = prompt_fields.prepare(&context, &tenant, &mut graph).await;
-    let parsed = prepared.and_then(|(text, node_errors)| {
-        let workflow = Workflow::parse(text, &context.limits);
-        Ok((workflow.map_err(|invalid| invalid_workflow(&invalid))?, node_errors))
-    });
-    if parsed.is_err() {
-        // What is wrong with the graph itself comes before what this fleet says about it.
-        check_graph(&context, &read_graph(given)?)?;
-    }
-    let (workflow, node_errors) = parsed?;
+    let workflow = prompt_fields.parse(&context, &tenant, &mut graph).await?;
+    let node_errors = workflow.verdict().map(|verdict| verdict.node_errors.clone()).unwrap_or_default();
+    let node_errors = Value::Object(node_errors);
     let workflow_hash = workflow.facts().workflow_hash;
     if let Some(known) = prompt_fields.find_existing(&context, &tenant, workflow_hash).await? {
         return Ok(accepted(&known.id, &known.number, &node_errors));
@@ -63,6 +58,7 @@ pub(super) async fn submit(
     submit.priority =
         if prompt_fields.is_in_front { FRONT_PRIORITY.min(context.access.priority_max(&caller)) } else { 0 };
     submit.metadata = prompt_fields.metadata();
+    submit.options.wait_for_capability = prompt_fields.waits;
     submit.idempotency_key = prompt_fields.id.as_deref().map(prompt::idempotency_key);
     let (priority, metadata) = (submit.priority, submit.metadata.clone());
     let workflow = workflow.with_keys(std::mem::take(&mut prompt_fields.keys));
@@ -78,6 +74,9 @@ pub(super) async fn submit(
                 None => Err(prompt_fields.id_conflict()),
             }
         }
+        Err(IntakeError::Plane(PlaneError::Refused(refusal @ Refusal::NoCapability { .. }))) => {
+            Err(ComfyuiError::refused(no_capability(&graph, &refusal)))
+        }
         Err(other) => Err(other.into()),
     }
 }
@@ -87,7 +86,10 @@ fn accepted(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
 }
 
 /// An error in the workflow itself, independent of any worker.
-fn invalid_workflow(invalid: &InvalidWorkflow) -> ComfyuiError {
+fn invalid_workflow(invalid: InvalidWorkflow) -> ComfyuiError {
+    if let InvalidWorkflow::Refused(refusal) = invalid {
+        return ComfyuiError::Refused(refusal);
+    }
     match invalid.kind() {
         InvalidKind::TooLarge => {
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", invalid.to_string()).into()
@@ -103,6 +105,24 @@ fn invalid_workflow(invalid: &InvalidWorkflow) -> ComfyuiError {
     }
 }
 
+/// What no worker has, as one server would say it; servers that do not describe their classes are known by their lists.
+fn no_capability(graph: &InputGraph, refusal: &Refusal) -> PromptRefusal {
+    let Refusal::NoCapability { models, classes } = refusal else { return PromptRefusal::no_outputs() };
+    if let Some((id, node)) = graph.nodes.iter().find(|(_, node)| classes.contains(node.class())) {
+        return PromptRefusal::missing_class(id, node.class());
+    }
+    let mut missing = Vec::new();
+    for (id, node) in &graph.nodes {
+        for (input, value) in node.inputs() {
+            let named = serde_json::from_str::<String>(value.get()).unwrap_or_default();
+            if models.contains(&named.replace('\\', "/")) {
+                missing.push(MissingModel { node: id, class: node.class(), input, file: named });
+            }
+        }
+    }
+    PromptRefusal::missing_models(&missing, &refusal.to_string())
+}
+
 /// Fields of the request other than the graph.
 struct PromptFields {
     id: Option<String>,
@@ -112,6 +132,8 @@ struct PromptFields {
     extra: Map<String, Value>,
     keys: JobKeys,
     targets: Option<Vec<String>>,
+    /// Accepted even if no worker has what it needs: an addition of ours.
+    waits: bool,
 }
 
 impl PromptFields {
@@ -174,35 +196,38 @@ impl PromptFields {
             }
         };
         let is_in_front = value("front") == true || number.is_some_and(|number| number < 0.0);
-        Ok(PromptFields { id, client, number, is_in_front, extra, keys, targets })
+        let waits = value("wait_for_capability") == true;
+        Ok(PromptFields { id, client, number, is_in_front, extra, keys, targets, waits })
     }
 
-    /// Checks the graph against the fleet and puts uploaded files into it. Returns the text of the workflow, and the errors
-    /// of outputs that are left out.
-    async fn prepare(
-        &mut self,
+    /// Puts uploaded files into the graph and checks it as a server of the fleet would. Outputs that are invalid are left
+    /// out: a worker refuses a prompt that its server would accept only in part.
+    async fn parse(
+        &self,
         context: &Context,
         tenant: &Tenant,
         graph: &mut InputGraph,
-    ) -> Result<(Box<RawValue>, Value), ComfyuiError> {
-        let comfyui = &context.comfyui;
+    ) -> Result<Workflow, ComfyuiError> {
+        let fleet = context.comfyui.fleet_check(context, self.waits).await?;
         // Each node may cost a question to the store.
-        if graph.nodes.len() > context.limits.nodes_max {
-            check_graph(context, graph)?;
+        if graph.nodes.len() <= context.limits.nodes_max {
+            uploads::resolve_files(context, tenant, graph, &fleet.classes.classes).await?;
         }
-        let outputs = comfyui.node_classes.check_known(context, graph, self.targets.as_deref()).await?;
-        let classes = comfyui.node_classes.merged(context).await;
-        let ValidGraph { node_errors, outputs } = validate::check(graph, &classes.classes, outputs)?;
-        // Invalid outputs are left out: a worker refuses a prompt that its server would accept only in part.
-        if node_errors != json!({}) {
-            self.targets = Some(outputs.clone());
-        }
-        uploads::resolve_files(context, tenant, graph, &classes.classes).await?;
-        Ok((self.workflow(graph, &outputs)?, node_errors))
+        // Clients of this API upload their files here.
+        let check = fleet.graph_check(self.targets.as_deref());
+        let check = check.map(|check| GraphCheck { knows_files: true, ..check });
+        let outputs = fleet.classes.output_nodes(graph, self.targets.as_deref());
+        let text = self.workflow(graph, &outputs, check.is_some())?;
+        Workflow::parse_checked(text, &context.limits, check.as_ref()).map_err(invalid_workflow)
     }
 
-    /// The workflow that is stored and sent to a worker.
-    fn workflow(&self, graph: &InputGraph, outputs: &[String]) -> Result<Box<RawValue>, ComfyuiError> {
+    /// The workflow that is stored and sent to a worker. The check adds the outputs that are wanted.
+    fn workflow(
+        &self,
+        graph: &InputGraph,
+        outputs: &[String],
+        is_checked: bool,
+    ) -> Result<Box<RawValue>, ComfyuiError> {
         let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
         let raw = |value: &Value| to_raw_value(value).map_err(|error| bad_request(&error.to_string()));
         whole.insert("prompt", graph.write());
@@ -212,7 +237,7 @@ impl PromptFields {
         if !outputs.is_empty() {
             whole.insert(prompt::OUTPUTS, raw(&json!(outputs))?);
         }
-        if let Some(targets) = &self.targets {
+        if let Some(targets) = self.targets.as_ref().filter(|_| !is_checked) {
             whole.insert("partial_execution_targets", raw(&json!(targets))?);
         }
         to_raw_value(&whole).map_err(|error| bad_request(&error.to_string()))
@@ -259,12 +284,6 @@ fn bad_request(details: &str) -> ComfyuiError {
     ComfyuiError::prompt("invalid_prompt", "The request is invalid", details)
 }
 
-/// An error of the graph alone, within the limits of this plane.
-fn check_graph(context: &Context, graph: &InputGraph) -> Result<(), ComfyuiError> {
-    let checked = Workflow::parse(graph.write(), &context.limits);
-    checked.map(drop).map_err(|invalid| invalid_workflow(&invalid))
-}
-
 /// The nodes with the fields that ComfyUI reads.
 pub(super) fn read_graph(raw: &RawValue) -> Result<InputGraph, ComfyuiError> {
     let mut graph = match InputGraph::read_bare(raw) {
@@ -273,16 +292,16 @@ pub(super) fn read_graph(raw: &RawValue) -> Result<InputGraph, ComfyuiError> {
         Some(_) | None => return Err(ComfyuiError::no_outputs()),
     };
     for (id, node) in &mut graph.nodes {
-        let invalid =
-            |message: &str| ComfyuiError::prompt("invalid_prompt", message, format!("Node ID '#{id}'"));
         if node.class().is_empty() {
-            return Err(invalid("Cannot execute because a node is missing the class_type property."));
+            let title =
+                node.fields.get("_meta").and_then(|meta| serde_json::from_str::<Value>(meta.get()).ok());
+            let title = title.as_ref().and_then(|meta| meta["title"].as_str());
+            return Err(ComfyuiError::refused(PromptRefusal::no_class(id, title)));
         }
         if node.has_bad_inputs() {
-            return Err(invalid("inputs must be an object"));
+            let details = format!("Node ID '#{id}'");
+            return Err(ComfyuiError::prompt("invalid_prompt", "inputs must be an object", details));
         }
-        // A node without inputs crashes ComfyUI unless the field exists.
-        node.inputs.get_or_insert_default();
         node.fields.retain(|name, _| matches!(name.as_str(), "class_type" | "_meta"));
     }
     Ok(graph)

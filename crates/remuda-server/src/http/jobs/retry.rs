@@ -27,7 +27,7 @@ pub(in crate::http) async fn retry(
         return Err(ApiError::new(StatusCode::CONFLICT, "refused", message));
     }
     let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(id))?;
-    let workflow = parse_with_attachments((*workflow).to_owned(), &BTreeMap::new(), &context.limits)?;
+    let workflow = parse_with_attachments((*workflow).to_owned(), &BTreeMap::new(), &context.limits, None)?;
     let fields = SubmitFields {
         tenant: old.tenant,
         priority: old.priority,

@@ -31,6 +31,9 @@ pub(super) struct JobOptionArgs {
     /// Return only the outputs of this node. May be repeated
     #[arg(long = "only-output", value_name = "NODE")]
     include_outputs: Vec<String>,
+    /// Submit even if no worker has the models and node classes it needs; the job waits for one that has
+    #[arg(long)]
+    wait_for_capability: bool,
     /// Send the outcome to this URL
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
@@ -68,6 +71,7 @@ impl JobOptionArgs {
         set("start_limit_seconds", self.start_limit.map(Value::from));
         set("node_limit_seconds", self.node_limit.map(Value::from));
         set("include_outputs", (!self.include_outputs.is_empty()).then(|| json!(self.include_outputs)));
+        set("wait_for_capability", self.wait_for_capability.then_some(true.into()));
         let secret = self.webhook_secret.as_ref();
         let webhook = self.webhook.as_ref().map(|url| match secret {
             Some(secret) => json!({ "url": url, "secret": secret }),
@@ -90,12 +94,13 @@ mod tests {
             exclude: vec!["b".parse().unwrap()],
             prefer: vec!["c".parse().unwrap()],
             retry_delay: Some(0.5),
+            wait_for_capability: true,
             webhook: Some("http://x".to_owned()),
             ..JobOptionArgs::default()
         };
         let expected = json!({
             "needs": { "pin": "a", "excluded": ["b"] }, "preferred": ["c"], "retry_delay_seconds": 0.5,
-            "webhook": { "url": "http://x" },
+            "wait_for_capability": true, "webhook": { "url": "http://x" },
         });
         assert_eq!(Value::from(options.fields()), expected);
     }

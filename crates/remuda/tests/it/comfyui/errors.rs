@@ -104,10 +104,9 @@ async fn misspelt_file_of_one_tenant_delays_no_other_tenant() {
 #[tokio::test]
 async fn invalid_graph_fails_at_once() {
     let stage = ComfyFixture::any().await;
-    let mut workflow = picture(1).saved();
-    workflow["1"]["inputs"]["width"] = json!(0);
-    let ended = stage.run(workflow).await;
-    assert_contains_all(failed(&ended, 1), &["node 1", "EmptyImage", "width"]);
+    // A custom node: only its server knows what it accepts.
+    let ended = stage.run(picture(1).sleep(1.0, 0).saved()).await;
+    assert_contains_all(failed(&ended, 1), &["node 2", "RemudaSleep", "steps"]);
     if let Server::Fake(fake) = &stage.server {
         assert_eq!(fake.counts().prompts_refused, 1);
     }
@@ -118,11 +117,13 @@ async fn invalid_graph_fails_at_once() {
 async fn half_valid_graph_fails_with_its_error() {
     let stage = ComfyFixture::any().await;
     let mut workflow = picture(TestRng::new().below(1 << 24)).sleep(3.0, 30).saved();
-    workflow["8"] = json!({ "class_type": "EmptyImage", "inputs": { "width": 0, "height": 8, "batch_size": 1, "color": 0 } });
+    // A custom node: only its server knows what it accepts.
+    let sleep = json!({ "image": ["1", 0], "seconds": 1.0, "steps": 0, "preview": false });
+    workflow["8"] = json!({ "class_type": "RemudaSleep", "inputs": sleep });
     workflow["9"] = json!({ "class_type": "PreviewImage", "inputs": { "images": ["8", 0] } });
     let job = stage.submit(workflow).await;
     let ended = stage.ended(&job).await;
-    assert_contains_all(failed(&ended, 1), &["node 8", "width"]);
+    assert_contains_all(failed(&ended, 1), &["node 8", "steps"]);
     wait_until("nothing is left of it", async || {
         let seen = history(&stage, &stage.server, &prompt_id(&job, 1)).await;
         seen.is_none().then_some(())
