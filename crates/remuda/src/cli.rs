@@ -240,9 +240,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("remuda: {error:#}");
-            let is_unreachable = error.chain().any(|cause| cause.is::<client::Unreachable>());
-            let is_usage = error.chain().any(|cause| cause.is::<UsageError>());
-            ExitCode::from(if is_unreachable { 3 } else { 1 + u8::from(is_usage) })
+            ExitCode::from(exit_code(&error))
         }
     };
     runtime.shutdown_background();
@@ -269,6 +267,19 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Affinities(affinities) => affinities.run().await,
         Command::Quarantine(quarantine) => quarantine.run().await,
         Command::Blobs(blobs) => blobs.run().await,
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let is_no_plane = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<client::Unreachable>() || cause.is::<client::NoPlane>()
+    };
+    if error.chain().any(is_no_plane) {
+        3
+    } else if error.chain().any(|cause| cause.is::<UsageError>()) || client::is_invalid_workflow(error) {
+        2
+    } else {
+        1
+    }
+}
+
         Command::Events(events) => events.run().await,
         Command::Cycle(cycle) => cycle.run().await,
         Command::Token(token) => token.run().await,
