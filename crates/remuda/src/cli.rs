@@ -188,13 +188,14 @@ impl Connection {
     }
 }
 
-/// Where settings come from: flags override the environment, which overrides the file.
+/// Where settings come from, for every program that has a data folder: flags override the environment, which overrides
+/// the file.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Settings {
+pub(crate) struct DataSettings {
     /// Settings file; by default remuda.toml in the current or the data folder
     #[arg(long, env = "REMUDA_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Folder for store, blobs and logs; by default the platform's data folder
+    /// Data folder: store, blobs, models, credentials; by default the platform's
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
     /// Address to listen on
@@ -206,6 +207,13 @@ pub(crate) struct Settings {
     /// Any other setting, named as in `remuda config show`
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
+}
+
+/// The settings of a plane.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Settings {
+    #[command(flatten)]
+    data: DataSettings,
     /// PEM file with the plane's certificate chain
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,

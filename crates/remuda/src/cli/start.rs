@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::web_ui::WebUiArgs;
 use super::worker_args::{describe_service, run_all};
-use super::{Client, Connection, Identity, Settings};
+use super::{Client, Connection, DataSettings, Identity, Settings};
 use remuda_config::{ConfigFlag, ResolvedConfig};
 use remuda_net::http_client::Credentials;
 use remuda_net::terminal::print_line;
@@ -48,7 +48,7 @@ pub(super) struct WorkerCommand {
     #[command(flatten)]
     terms: WorkerLimitArgs,
     #[command(flatten)]
-    settings: Settings,
+    settings: DataSettings,
 }
 
 /// Limits of a worker. A rented machine gets them in its environment.
@@ -163,24 +163,13 @@ enum ConfigAction {
     },
 }
 
-impl Settings {
+impl DataSettings {
     pub(crate) fn load(&self) -> anyhow::Result<ResolvedConfig> {
-        let mut flags = Vec::new();
-        let named = [
-            ("data", &self.data, "--data"),
-            ("listen", &self.listen, "--listen"),
-            ("store", &self.store, "--store"),
-            ("tls.cert", &self.tls_cert, "--tls-cert"),
-            ("tls.key", &self.tls_key, "--tls-key"),
-        ];
-        for (key, value, name) in named {
-            if let Some(value) = value {
-                flags.push(ConfigFlag { key, value, name });
-            }
-        }
-        if self.insecure {
-            flags.push(ConfigFlag { key: "insecure", value: "true", name: "--insecure" });
-        }
+        self.load_with(Vec::new())
+    }
+
+    fn load_with<'a>(&'a self, mut flags: Vec<ConfigFlag<'a>>) -> anyhow::Result<ResolvedConfig> {
+        flags.extend(self.data.as_deref().map(|value| ConfigFlag { key: "data", value, name: "--data" }));
         for pair in &self.set {
             let Some((key, value)) = pair.split_once('=') else {
                 bail!("--set takes KEY=VALUE, not {pair:?}; `remuda config show` lists the keys");
@@ -193,6 +182,20 @@ impl Settings {
 
 /// Logs go to standard error; `REMUDA_LOG=debug` shows more.
 pub(crate) fn start_log(is_json: bool) {
+impl Settings {
+    pub(crate) fn load(&self) -> anyhow::Result<ResolvedConfig> {
+        let named = [
+            ("listen", self.listen.as_deref(), "--listen"),
+            ("store", self.store.as_deref(), "--store"),
+            ("tls.cert", self.tls_cert.as_deref(), "--tls-cert"),
+            ("tls.key", self.tls_key.as_deref(), "--tls-key"),
+            ("insecure", self.insecure.then_some("true"), "--insecure"),
+        ];
+        let flag = |(key, value, name)| Some(ConfigFlag { key, value: value?, name });
+        self.data.load_with(named.into_iter().filter_map(flag).collect())
+    }
+}
+
     let filter = EnvFilter::try_from_env("REMUDA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
