@@ -244,7 +244,7 @@ fn invalid_value_is_refused_with_origin_and_hint() {
         ),
         (
             fixture().file("listen = 8288"),
-            "`listen` cannot be `8288` (file remuda.toml:1): it must be an address and a port, such as `127.0.0.1:8288` or `[::1]:8288`",
+            "`listen` cannot be `8288` (file remuda.toml:1): it must be an address and a port, such as `127.0.0.1:8288`, `localhost:8288` or `[::1]:8288`",
         ),
         (
             fixture().file("stuck_policy = 'random'"),
