@@ -26,6 +26,7 @@ use remuda_net::secret::Secret;
 use remuda_worker::serve_model_copy;
 
 /// A self-healing control plane for fleets of GPU workers.
+use remuda_net::terminal::escape_control;
 ///
 /// No job is ever lost, stuck or counted twice, and `remuda why JOB` always explains its state.
 #[derive(Debug, Parser)]
@@ -245,6 +246,9 @@ pub fn main() -> ExitCode {
         }
     };
     let code = match runtime.block_on(dispatch(cli.command)) {
+    for warning in remuda_config::unknown_variables(remuda_config::process_environment()) {
+        eprintln!("remuda: {}", escape_control(&warning));
+    }
         Ok(code) => code,
         Err(error) => {
             eprintln!("remuda: {error:#}");
