@@ -11,6 +11,7 @@ mod models;
 mod run;
 mod sim;
 mod start;
+mod short_id;
 mod token;
 mod web_ui;
 mod worker_args;
@@ -70,7 +71,7 @@ enum Command {
     Jobs(commands::JobsCommand),
     /// Explain a job's state: its attempts and the workers that could run it
     ///
-    /// Example: remuda why 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11
+    /// Examples: remuda why 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11; remuda why 0193e7a0-5b
     Why(commands::WhyCommand),
     /// Cancel waiting or running jobs
     Cancel(commands::CancelCommand),
