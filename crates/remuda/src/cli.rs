@@ -7,6 +7,7 @@ mod commands;
 mod demo;
 mod fake;
 #[cfg(feature = "models")]
+mod model_path;
 mod models;
 mod run;
 mod sim;
@@ -47,7 +48,7 @@ enum Command {
     ///
     /// By default the worker uses the ComfyUI on 127.0.0.1:8188.
     /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2;
-    /// remuda up --model embed=models/all-minilm-l6-v2,copies=2
+    /// remuda up --model embed=all-minilm-l6-v2,copies=2
     Up(start::UpCommand),
     /// Start the plane
     ///

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
+use super::model_path::model_specs;
 use super::web_ui::WebUiArgs;
 use super::worker_args::{describe_service, run_all};
 use super::{Client, Connection, DataSettings, Identity, Settings};
@@ -99,7 +100,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
     pub(crate) comfyui_header: Vec<String>,
     /// Model to serve from this machine, as NAME=PATH[,copies=2][,isolation=process][,threads=2][,precision=int8]
-    /// [,capability=text_embedding][,device=cuda][,memory=1GiB]; may be repeated. Models in remuda.toml are served too
+    /// [,capability=text_embedding][,device=cuda][,memory=1GiB]; may be repeated. PATH may be the bare name of a model that
+    /// `remuda models get` fetched. Models in remuda.toml are served too
     #[arg(long, value_name = "NAME=PATH,…")]
     pub(crate) model: Vec<String>,
     /// Name of this worker; by default the host name with the server's port or this process's id
@@ -180,8 +182,6 @@ impl DataSettings {
     }
 }
 
-/// Logs go to standard error; `REMUDA_LOG=debug` shows more.
-pub(crate) fn start_log(is_json: bool) {
 impl Settings {
     pub(crate) fn load(&self) -> anyhow::Result<ResolvedConfig> {
         let named = [
@@ -196,6 +196,8 @@ impl Settings {
     }
 }
 
+/// Logs go to standard error; `REMUDA_LOG=debug` shows more.
+pub(crate) fn start_log(is_json: bool) {
     let filter = EnvFilter::try_from_env("REMUDA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
@@ -383,7 +385,7 @@ impl ConfigCommand {
                 for fleet in &resolved.fleets {
                     fleet.check_api_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
-                inspect_models(&resolved.models.with_flags(&[])?)?;
+                inspect_models(&model_specs(&resolved, &[])?)?;
                 print_line(&describe_settings(&resolved));
             }
             ConfigAction::Reload { connection } => {
