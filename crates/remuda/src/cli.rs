@@ -4,6 +4,7 @@
 mod audit;
 mod client;
 mod commands;
+mod completions;
 mod demo;
 mod fake;
 #[cfg(feature = "models")]
@@ -150,6 +151,11 @@ enum Command {
     ///
     /// Example: remuda bench queue
     Bench(remuda_bench::BenchCommand),
+    /// Print a script that completes commands and flags in a shell
+    ///
+    /// Examples: remuda completions bash >~/.local/share/bash-completion/completions/remuda;
+    /// remuda completions fish >~/.config/fish/completions/remuda.fish
+    Completions(completions::CompletionsCommand),
     /// Run one model copy as a child process of a worker
     #[command(hide = true)]
     PoolCopy,
@@ -304,6 +310,7 @@ fn exit_code(error: &anyhow::Error) -> u8 {
         Command::Models(models) => models.run().await,
         Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run(&fetch_model).await,
+        Command::Completions(completions) => completions.run(),
         Command::PoolCopy => Ok(ExitCode::SUCCESS),
     }
 }
