@@ -7,13 +7,13 @@ mod commands;
 mod completions;
 mod demo;
 mod fake;
-#[cfg(feature = "models")]
 mod model_path;
+#[cfg(feature = "models")]
 mod models;
 mod run;
+mod short_id;
 mod sim;
 mod start;
-mod short_id;
 mod token;
 mod web_ui;
 mod worker_args;
@@ -26,10 +26,10 @@ use clap::{Args, Parser, Subcommand};
 use self::client::Client;
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::Secret;
+use remuda_net::terminal::escape_control;
 use remuda_worker::serve_model_copy;
 
 /// A self-healing control plane for fleets of GPU workers.
-use remuda_net::terminal::escape_control;
 ///
 /// No job is ever lost, stuck or counted twice, and `remuda why JOB` always explains its state.
 #[derive(Debug, Parser)]
@@ -69,7 +69,7 @@ enum Command {
     Run(run::RunCommand),
     /// List jobs, newest first, or run ended ones again
     ///
-    /// Examples: remuda jobs --state failed --limit 20; remuda jobs retry --failed --since 1h
+    /// Examples: remuda jobs --state failed --limit 20; remuda jobs --watch; remuda jobs retry --failed --since 1h
     Jobs(commands::JobsCommand),
     /// Explain a job's state: its attempts and the workers that could run it
     ///
@@ -207,12 +207,6 @@ pub(crate) struct DataSettings {
     /// Data folder: store, blobs, models, credentials; by default the platform's
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
-    /// Address to listen on
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<String>,
-    /// Where jobs are stored: sqlite:PATH or memory:
-    #[arg(long, value_name = "URL")]
-    store: Option<String>,
     /// Any other setting, named as in `remuda config show`
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -223,6 +217,12 @@ pub(crate) struct DataSettings {
 pub(crate) struct Settings {
     #[command(flatten)]
     data: DataSettings,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Where jobs are stored: sqlite:PATH or memory:
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
     /// PEM file with the plane's certificate chain
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
@@ -246,6 +246,9 @@ pub fn main() -> ExitCode {
     if let Command::PoolCopy = cli.command {
         return ExitCode::from(u8::from(serve_model_copy().is_err()));
     }
+    for warning in remuda_config::unknown_variables(remuda_config::process_environment()) {
+        eprintln!("remuda: {}", escape_control(&warning));
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -254,9 +257,6 @@ pub fn main() -> ExitCode {
         }
     };
     let code = match runtime.block_on(dispatch(cli.command)) {
-    for warning in remuda_config::unknown_variables(remuda_config::process_environment()) {
-        eprintln!("remuda: {}", escape_control(&warning));
-    }
         Ok(code) => code,
         Err(error) => {
             eprintln!("remuda: {error:#}");
@@ -265,6 +265,19 @@ pub fn main() -> ExitCode {
     };
     runtime.shutdown_background();
     code
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let is_no_plane = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<client::Unreachable>() || cause.is::<client::NoPlane>()
+    };
+    if error.chain().any(is_no_plane) {
+        3
+    } else if error.chain().any(|cause| cause.is::<UsageError>()) || client::is_invalid_workflow(error) {
+        2
+    } else {
+        1
+    }
 }
 
 async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
@@ -287,19 +300,6 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Affinities(affinities) => affinities.run().await,
         Command::Quarantine(quarantine) => quarantine.run().await,
         Command::Blobs(blobs) => blobs.run().await,
-fn exit_code(error: &anyhow::Error) -> u8 {
-    let is_no_plane = |cause: &(dyn std::error::Error + 'static)| {
-        cause.is::<client::Unreachable>() || cause.is::<client::NoPlane>()
-    };
-    if error.chain().any(is_no_plane) {
-        3
-    } else if error.chain().any(|cause| cause.is::<UsageError>()) || client::is_invalid_workflow(error) {
-        2
-    } else {
-        1
-    }
-}
-
         Command::Events(events) => events.run().await,
         Command::Cycle(cycle) => cycle.run().await,
         Command::Token(token) => token.run().await,
