@@ -8,6 +8,7 @@ mod access;
 mod answers;
 mod blobs;
 mod capacity;
+mod cli;
 mod clients;
 mod comfy_v2;
 mod comfyui;
