@@ -57,6 +57,7 @@ mod fleet_orders;
 mod fleets;
 mod jobs;
 mod joins;
+mod judge;
 mod listing;
 mod outbox;
 mod passed_over;
