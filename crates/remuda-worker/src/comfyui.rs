@@ -12,6 +12,7 @@ mod collect;
 mod early_outputs;
 mod incarnation;
 mod inputs;
+mod node_times;
 mod process;
 mod startup;
 mod ws_listener;
@@ -41,6 +42,7 @@ use tracing::{debug, info};
 
 use self::early_outputs::{EarlyOutputs, NodeOutput};
 use self::incarnation::ServerIncarnation;
+use self::node_times::NodeTimes;
 use self::process::ServerProcess;
 pub(crate) use self::startup::ReadyComfyui;
 use self::ws_listener::SentImage;
@@ -102,6 +104,7 @@ struct Run {
     /// Class of each node, to recognise outputs that come over the socket.
     classes: BTreeMap<String, String>,
     sent_images: Vec<SentImage>,
+    node_times: NodeTimes,
     filter: OutputFilter,
     early: EarlyOutputs,
     /// The socket has delivered the prompt's last message.
@@ -120,6 +123,7 @@ impl Run {
             phase,
             classes: BTreeMap::new(),
             sent_images: Vec::new(),
+            node_times: NodeTimes::default(),
             filter: OutputFilter::default(),
             early: EarlyOutputs::default(),
             has_final_message: false,
