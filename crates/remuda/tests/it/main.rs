@@ -22,6 +22,7 @@ mod input;
 #[cfg(feature = "models")]
 mod models;
 mod pool;
+mod pool_servers;
 mod presence;
 mod previews;
 mod restarts;
