@@ -29,7 +29,7 @@ REMUDA_BEAT_IDLE=20s remuda serve           # any setting as a variable
 Remuda reads the file that `--config` or `REMUDA_CONFIG` names. Without either it reads `remuda.toml` in the current
 folder, or else in the data folder. Relative paths in the file are resolved against the folder of the file.
 
-Remuda refuses a setting that it does not know. It also refuses a variable that begins with `REMUDA_`, unless it is
+Remuda refuses a setting that it does not know. It warns of a variable that begins with `REMUDA_` and ignores it, unless it is
 listed below, is one of `REMUDA_URL`, `REMUDA_TOKEN`, `REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG` and
 `REMUDA_LOG`, or is named by `remuda worker --help`. An empty variable counts as not set.
 

@@ -1,5 +1,6 @@
 //! Settings from environment variables. Every setting has a `REMUDA_…` name; the names of the predecessor programs (the
-//! seeds) still work, in their own units. An empty variable counts as not set; an unknown `REMUDA_…` name is refused.
+//! seeds) still work, in their own units. An empty variable counts as not set; an unknown `REMUDA_…` name is ignored with a
+//! warning, because others set variables too: a chart, an image, a wrapper.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -38,6 +39,30 @@ const WORKER_VARIABLES: [&str; 14] = [
     "REMUDA_DISK_MIN",
     "REMUDA_COMFYUI_HEADER",
 ];
+/// Variables that a worker sets for its commands, which may call this program.
+const COMMAND_VARIABLES: [&str; 3] = ["REMUDA_JOB", "REMUDA_ATTEMPT", "REMUDA_SERVICE_JOB_ID"];
+/// More than these are counted, not named.
+const UNKNOWN_NAMED_MAX: usize = 10;
+
+/// A warning for each variable whose name begins with `REMUDA_` and means nothing, with the most similar name.
+pub fn unknown_variables(environment: impl IntoIterator<Item = (String, String)>) -> Vec<String> {
+    let keys: Vec<String> = table::all().map(Key::variable).collect();
+    let names = || {
+        let others = NON_SETTINGS.into_iter().chain(WORKER_VARIABLES).chain(COMMAND_VARIABLES);
+        keys.iter().map(String::as_str).chain(others)
+    };
+    let environment = Environment::new(environment);
+    let is_unknown = |(name, value): &(&String, &String)| {
+        name.starts_with("REMUDA_") && !names().any(|known| known == *name) && !is_service_link(name, value)
+    };
+    let unknown: Vec<&String> = environment.0.iter().filter(is_unknown).map(|(name, _)| name).collect();
+    let named = unknown.iter().take(UNKNOWN_NAMED_MAX).map(|name| {
+        format!("unknown variable {name} in the environment is ignored: {}", suggest::hint(name, names()))
+    });
+    let others = unknown.len().saturating_sub(UNKNOWN_NAMED_MAX);
+    let others = (others > 0).then(|| format!("{others} more unknown variables begin with REMUDA_"));
+    named.chain(others).collect()
+}
 
 /// The environment of this process; variables that are not UTF-8 are skipped.
 pub fn process_environment() -> impl Iterator<Item = (String, String)> {
@@ -53,7 +78,6 @@ impl Environment {
 
     /// All settings in the environment. Where both names of a setting are set, the `REMUDA_` name comes last and wins.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, ConfigError> {
-        self.refuse_unknown()?;
         let mut entries = Vec::new();
         for key in table::all() {
             let names = key.seed.map(|(name, unit)| (name.to_owned(), unit));
@@ -65,23 +89,6 @@ impl Environment {
             }
         }
         Ok(entries)
-    }
-
-    fn refuse_unknown(&self) -> Result<(), ConfigError> {
-        let keys: Vec<String> = table::all().map(Key::variable).collect();
-        let names = || keys.iter().map(String::as_str).chain(NON_SETTINGS).chain(WORKER_VARIABLES);
-        let is_unknown = |name: &str, value: &str| {
-            name.starts_with("REMUDA_")
-                && !names().any(|known| known == name)
-                && !is_service_link(name, value)
-        };
-        match self.0.iter().find(|(name, value)| is_unknown(name, value)) {
-            Some((name, _)) => {
-                let hint = suggest::hint(name, names());
-                Err(ConfigError::UnknownVariable { name: name.clone(), hint })
-            }
-            None => Ok(()),
-        }
     }
 
     pub(super) fn config_file(&self) -> Option<PathBuf> {

@@ -38,7 +38,7 @@ use std::time::Duration;
 use remuda_core::settings::Settings;
 
 pub use self::access::AccessSettings;
-pub use self::environment::process_environment;
+pub use self::environment::{process_environment, unknown_variables};
 pub use self::file::ConfigFile;
 pub use self::fleet::{FleetConfig, MachineSource, ProviderKind, RunpodConfig, SshConfig, WorkerStart};
 pub use self::model::{ModelConfig, ModelsSettings};
@@ -236,8 +236,6 @@ pub enum ConfigError {
     NotToml { path: PathBuf, line: usize, message: String },
     #[error("unknown key `{name}` in {}, line {line}: {hint}", path.display())]
     UnknownKey { name: String, path: PathBuf, line: usize, hint: String },
-    #[error("unknown variable {name} in the environment: {hint}")]
-    UnknownVariable { name: String, hint: String },
     #[error("unknown key `{name}` given with {flag}: {hint}")]
     UnknownFlag { name: String, flag: String, hint: String },
     /// `value` is the text from the source with secrets masked.

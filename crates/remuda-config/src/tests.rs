@@ -194,10 +194,6 @@ fn unknown_names_are_refused_with_a_suggestion() {
             "unknown key `colours` in remuda.toml, line 1: `remuda config show` lists all settings",
         ),
         (
-            fixture().variable("REMUDA_LISTN", "x"),
-            "unknown variable REMUDA_LISTN in the environment: did you mean `REMUDA_LISTEN`?",
-        ),
-        (
             fixture().flag("leese", "x", "--set"),
             "unknown key `leese` given with --set: did you mean `lease`?",
         ),
@@ -218,9 +214,37 @@ fn variables_that_are_not_settings_are_ignored() {
         .variable("REMUDA_PORT_8288_TCP_ADDR", "10.0.0.1")
         .variable("PATH", "/bin");
     assert!(fixture.load().unwrap().origins.is_empty());
-    assert!(
-        fixture.variable("REMUDA_PORT", "8288").error_message().starts_with("unknown variable REMUDA_PORT")
-    );
+    assert_eq!(unknown_variables(fixture.variables), Vec::<String>::new());
+}
+
+#[test]
+fn unknown_variable_is_ignored_with_a_warning() {
+    let fixture = fixture()
+        .variable("REMUDA_LISTN", "x")
+        .variable("REMUDA_PORT", "8288")
+        .variable("REMUDA_LEASE", "40s")
+        .variable("REMUDA_JOB", "what a worker sets for its command");
+    assert_eq!(fixture.load().unwrap().settings.lease, Duration::from_secs(40));
+    let warnings = unknown_variables(fixture.variables);
+    let expected =
+        "unknown variable REMUDA_LISTN in the environment is ignored: did you mean `REMUDA_LISTEN`?";
+    assert_eq!(warnings[0], expected);
+    assert!(warnings.len() == 2 && warnings[1].starts_with("unknown variable REMUDA_PORT"), "{warnings:?}");
+    let many = unknown_variables((0..100).map(|n| (format!("REMUDA_X{n:03}"), "x".to_owned())));
+    assert_eq!((many.len(), many[10].as_str()), (11, "90 more unknown variables begin with REMUDA_"));
+}
+
+#[test]
+fn localhost_is_an_address() {
+    for (written, expected) in
+        [("localhost:8288", "127.0.0.1:8288"), ("LocalHost:0", "127.0.0.1:0"), ("[::1]:8288", "[::1]:8288")]
+    {
+        let resolved = fixture().flag("listen", written, "--listen").load().unwrap();
+        assert_eq!(resolved.serve.listen.to_string(), expected);
+    }
+    for odd in ["localhost", "localhost:", "localhost:99999", "example.org:8288", "localhost:1:2"] {
+        assert!(fixture().flag("listen", odd, "--listen").load().is_err(), "{odd}");
+    }
 }
 
 #[test]
@@ -244,7 +268,7 @@ fn invalid_value_is_refused_with_origin_and_hint() {
         ),
         (
             fixture().file("listen = 8288"),
-            "`listen` cannot be `8288` (file remuda.toml:1): it must be an address and a port, such as `127.0.0.1:8288` or `[::1]:8288`",
+            "`listen` cannot be `8288` (file remuda.toml:1): it must be an address and a port, such as `127.0.0.1:8288`, `localhost:8288` or `[::1]:8288`",
         ),
         (
             fixture().file("stuck_policy = 'random'"),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -171,7 +171,7 @@ impl Kind {
             Kind::File if text.is_empty() => Ok(Value::File(None)),
             Kind::File => folder(text).map(|path| Value::File(Some(path))),
             Kind::List => Ok(Value::List(list(text))),
-            Kind::Address => text.parse().map(Value::Address).map_err(|_| self.rule()),
+            Kind::Address => address(text).map(Value::Address).ok_or_else(|| self.rule()),
             Kind::Store => StoreUrl::parse(text).map(Value::Store),
             Kind::OptionalDuration { min, max } => match (Kind::Duration { min, max }).parse(text, unit)? {
                 Value::Duration(duration) => Ok(Value::OptionalDuration(Some(duration))),
@@ -238,7 +238,9 @@ impl Kind {
                 words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
             }
             Kind::Folder => "a path".to_owned(),
-            Kind::Address => "an address and a port, such as `127.0.0.1:8288` or `[::1]:8288`".to_owned(),
+            Kind::Address => {
+                "an address and a port, such as `127.0.0.1:8288`, `localhost:8288` or `[::1]:8288`".to_owned()
+            }
             Kind::File => "a path".to_owned(),
             Kind::List => "a comma-separated list".to_owned(),
             Kind::Store => "`sqlite:PATH` or `memory:`".to_owned(),
@@ -369,6 +371,16 @@ fn is_label(name: &str) -> bool {
 
 fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
+}
+
+/// `localhost` is always this machine, so it needs no resolver; other names would make the settings depend on one.
+fn address(text: &str) -> Option<SocketAddr> {
+    let localhost = || {
+        let (name, port) = text.split_once(':')?;
+        let port = port.parse().ok()?;
+        name.eq_ignore_ascii_case("localhost").then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    };
+    text.parse().ok().or_else(localhost)
 }
 
 fn folder(text: &str) -> Result<PathBuf, String> {

@@ -37,6 +37,7 @@ pub mod scale;
 pub mod scope;
 pub mod service;
 pub mod settings;
+pub mod strategy;
 pub mod supervise;
 pub mod time;
 pub mod verdict;

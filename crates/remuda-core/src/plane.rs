@@ -59,6 +59,7 @@ mod fleet_orders;
 mod fleets;
 mod jobs;
 mod joins;
+mod judge;
 mod listing;
 mod memory;
 mod outbox;

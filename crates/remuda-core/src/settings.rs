@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use self::fleet::FleetSettings;
 use crate::id::FleetId;
+use crate::strategy::OwnStrategy;
 
 /// The plane's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,6 +79,9 @@ pub struct Settings {
     pub scaling: Scaling,
     /// In the order in which they take what waits: what is too much for one goes to the next that could run it.
     pub fleets: Vec<FleetSettings>,
+    /// A program's own rule which worker takes a job; only a program that contains the plane can have one.
+    #[serde(skip)]
+    pub strategy: OwnStrategy,
 }
 
 impl Settings {
@@ -121,6 +125,7 @@ impl Default for Settings {
             cycle_every: Duration::from_secs(30),
             scaling: Scaling::default(),
             fleets: Vec::new(),
+            strategy: OwnStrategy::default(),
         }
     }
 }

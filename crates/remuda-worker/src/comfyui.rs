@@ -13,6 +13,7 @@ mod collect;
 mod early_outputs;
 mod incarnation;
 mod inputs;
+mod node_times;
 mod process;
 mod server_copies;
 mod startup;
@@ -43,6 +44,7 @@ use tracing::{debug, info};
 
 use self::early_outputs::{EarlyOutputs, NodeOutput};
 use self::incarnation::ServerIncarnation;
+use self::node_times::NodeTimes;
 use self::process::ServerProcess;
 pub(crate) use self::startup::ReadyComfyui;
 use self::ws_listener::SentImage;
@@ -110,6 +112,7 @@ struct Run {
     sent_images: Vec<SentImage>,
     /// Names of uploaded inputs on the server, and those in the submitted graph.
     input_names: Vec<(String, String)>,
+    node_times: NodeTimes,
     filter: OutputFilter,
     early: EarlyOutputs,
     /// The socket has delivered the prompt's last message.
@@ -131,6 +134,7 @@ impl Run {
             classes: BTreeMap::new(),
             sent_images: Vec::new(),
             input_names: Vec::new(),
+            node_times: NodeTimes::default(),
             filter: OutputFilter::default(),
             early: EarlyOutputs::default(),
             has_final_message: false,

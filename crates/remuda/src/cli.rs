@@ -4,11 +4,14 @@
 mod audit;
 mod client;
 mod commands;
+mod completions;
 mod demo;
 mod fake;
+mod model_path;
 #[cfg(feature = "models")]
 mod models;
 mod run;
+mod short_id;
 mod sim;
 mod start;
 mod token;
@@ -23,6 +26,7 @@ use clap::{Args, Parser, Subcommand};
 use self::client::Client;
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::Secret;
+use remuda_net::terminal::escape_control;
 use remuda_worker::serve_model_copy;
 
 /// A self-healing control plane for fleets of GPU workers.
@@ -45,7 +49,7 @@ enum Command {
     ///
     /// By default the worker uses the ComfyUI on 127.0.0.1:8188.
     /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2;
-    /// remuda up --model embed=models/all-minilm-l6-v2,copies=2
+    /// remuda up --model embed=all-minilm-l6-v2,copies=2
     Up(start::UpCommand),
     /// Start the plane
     ///
@@ -65,11 +69,11 @@ enum Command {
     Run(run::RunCommand),
     /// List jobs, newest first, or run ended ones again
     ///
-    /// Examples: remuda jobs --state failed --limit 20; remuda jobs retry --failed --since 1h
+    /// Examples: remuda jobs --state failed --limit 20; remuda jobs --watch; remuda jobs retry --failed --since 1h
     Jobs(commands::JobsCommand),
     /// Explain a job's state: its attempts and the workers that could run it
     ///
-    /// Example: remuda why 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11
+    /// Examples: remuda why 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11; remuda why 0193e7a0-5b
     Why(commands::WhyCommand),
     /// Cancel waiting or running jobs
     Cancel(commands::CancelCommand),
@@ -147,6 +151,11 @@ enum Command {
     ///
     /// Example: remuda bench queue
     Bench(remuda_bench::BenchCommand),
+    /// Print a script that completes commands and flags in a shell
+    ///
+    /// Examples: remuda completions bash >~/.local/share/bash-completion/completions/remuda;
+    /// remuda completions fish >~/.config/fish/completions/remuda.fish
+    Completions(completions::CompletionsCommand),
     /// Run one model copy as a child process of a worker
     #[command(hide = true)]
     PoolCopy,
@@ -188,24 +197,32 @@ impl Connection {
     }
 }
 
-/// Where settings come from: flags override the environment, which overrides the file.
+/// Where settings come from, for every program that has a data folder: flags override the environment, which overrides
+/// the file.
 #[derive(Clone, Debug, Default, Args)]
-pub(crate) struct Settings {
+pub(crate) struct DataSettings {
     /// Settings file; by default remuda.toml in the current or the data folder
     #[arg(long, env = "REMUDA_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Folder for store, blobs and logs; by default the platform's data folder
+    /// Data folder: store, blobs, models, credentials; by default the platform's
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
+    /// Any other setting, named as in `remuda config show`
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+/// The settings of a plane.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Settings {
+    #[command(flatten)]
+    data: DataSettings,
     /// Address to listen on
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
     /// Where jobs are stored: sqlite:PATH or memory:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Any other setting, named as in `remuda config show`
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    set: Vec<String>,
     /// PEM file with the plane's certificate chain
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
@@ -229,6 +246,9 @@ pub fn main() -> ExitCode {
     if let Command::PoolCopy = cli.command {
         return ExitCode::from(u8::from(serve_model_copy().is_err()));
     }
+    for warning in remuda_config::unknown_variables(remuda_config::process_environment()) {
+        eprintln!("remuda: {}", escape_control(&warning));
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -240,13 +260,24 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprintln!("remuda: {error:#}");
-            let is_unreachable = error.chain().any(|cause| cause.is::<client::Unreachable>());
-            let is_usage = error.chain().any(|cause| cause.is::<UsageError>());
-            ExitCode::from(if is_unreachable { 3 } else { 1 + u8::from(is_usage) })
+            ExitCode::from(exit_code(&error))
         }
     };
     runtime.shutdown_background();
     code
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    let is_no_plane = |cause: &(dyn std::error::Error + 'static)| {
+        cause.is::<client::Unreachable>() || cause.is::<client::NoPlane>()
+    };
+    if error.chain().any(is_no_plane) {
+        3
+    } else if error.chain().any(|cause| cause.is::<UsageError>()) || client::is_invalid_workflow(error) {
+        2
+    } else {
+        1
+    }
 }
 
 async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
@@ -279,6 +310,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Models(models) => models.run().await,
         Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run(&fetch_model).await,
+        Command::Completions(completions) => completions.run(),
         Command::PoolCopy => Ok(ExitCode::SUCCESS),
     }
 }

@@ -9,6 +9,12 @@ mod workflow_pool;
 
 pub use self::workflow_pool::{
     AttachmentContent, ComfyuiServer, EnqueueOptions, EventFilter, JobError, JobHandle, JobOutcome,
-    JobOutput, JobOutputError, NodeValue, PoolEvent, ShutdownError, WorkerStatus, WorkflowPool,
-    WorkflowPoolBuildError, WorkflowPoolBuilder, WorkflowPoolError, WorkflowPoolStats, WorkflowSource,
+    JobOutput, JobOutputError, NodeValue, PoolEvent, ShutdownError, WorkerStatus, WorkflowBlock,
+    WorkflowPool, WorkflowPoolBuildError, WorkflowPoolBuilder, WorkflowPoolError, WorkflowPoolStats,
+    WorkflowSource,
 };
+// What the pool's methods take and return.
+pub use remuda_core::affinity::Affinity;
+pub use remuda_core::id::{JobId, Shape, Tenant, WorkerId};
+pub use remuda_core::strategy::{FailoverStrategy, StrategyJob, StrategyVerdict, StrategyWorker};
+pub use remuda_core::worker::Availability;

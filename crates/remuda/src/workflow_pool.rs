@@ -14,35 +14,40 @@
 mod builder;
 mod enqueue_options;
 mod events;
+mod guarded_strategy;
 mod job_handle;
 mod job_output;
 mod job_watch;
+mod rules;
+mod servers;
 mod shutdown;
+mod worker_status;
 mod workflow_source;
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::Stream;
-use remuda_core::affinity::Affinity;
-use remuda_core::id::{JobId, WorkerId};
+use remuda_core::id::JobId;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::refusal::Refusal;
-use remuda_core::workflow::Workflow;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-pub use self::builder::{ComfyuiServer, WorkflowPoolBuildError, WorkflowPoolBuilder};
+pub use self::builder::{WorkflowPoolBuildError, WorkflowPoolBuilder};
 pub use self::enqueue_options::{AttachmentContent, EnqueueOptions};
 pub use self::events::{EventFilter, PoolEvent};
 pub use self::job_handle::{JobError, JobHandle, JobOutcome, NodeValue};
 pub use self::job_output::{JobOutput, JobOutputError};
+pub use self::rules::WorkflowBlock;
+pub use self::servers::ComfyuiServer;
 pub use self::shutdown::ShutdownError;
+pub use self::worker_status::WorkerStatus;
 pub use self::workflow_source::WorkflowSource;
 
 use self::builder::TempFolder;
 use self::events::PoolFollower;
+use self::guarded_strategy::GuardedStrategy;
 use self::job_watch::JobWatch;
+use self::servers::{ListedServer, PoolServers};
 use remuda_server::follower::Follower;
 use remuda_server::http::Context;
 use remuda_server::intake::IntakeError;
@@ -87,7 +92,7 @@ pub struct WorkflowPool {
 struct Inner {
     state: Mutex<State>,
     watch: JobWatch,
-    servers: Vec<(WorkerId, String)>,
+    strategy: Option<Arc<GuardedStrategy>>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -103,9 +108,8 @@ struct State {
 #[derive(Debug)]
 struct Running {
     serving: Serving,
-    workers: JoinSet<()>,
-    stops: Vec<mpsc::Sender<()>>,
-    /// The job watch, and the listeners added with `on`.
+    servers: PoolServers,
+    /// The job watch, the listeners added with `on`, and what waits for the strategy to fail.
     listeners: JoinSet<()>,
     /// Removed after everything else has ended.
     _folder: Option<TempFolder>,
@@ -126,6 +130,12 @@ pub enum WorkflowPoolError {
     /// The job has ended; it cannot be changed any more.
     #[error("the job is already {state}")]
     Ended { state: &'static str },
+    /// The server cannot be added or removed.
+    #[error("{0}")]
+    Server(String),
+    /// There is no such block or affinity.
+    #[error("{0}")]
+    NothingToRemove(String),
     /// Nothing was changed; retry in a moment.
     #[error("the pool is busy: {0}")]
     Busy(String),
@@ -142,20 +152,6 @@ pub struct WorkflowPoolStats {
     pub workers: usize,
     /// How many of the workers are online and accept work.
     pub workers_online: usize,
-}
-
-/// The current state of one server of the pool.
-#[derive(Clone, Debug)]
-pub struct WorkerStatus {
-    pub worker: WorkerId,
-    pub url: String,
-    /// Whether it is online and accepts work.
-    pub is_online: bool,
-    /// Why it accepts no work; empty if it does.
-    pub reason: String,
-    pub running: Vec<JobId>,
-    pub completed: u64,
-    pub failed: u64,
 }
 
 impl WorkflowPool {
@@ -218,7 +214,7 @@ impl WorkflowPool {
 
     pub async fn stats(&self) -> Result<WorkflowPoolStats, WorkflowPoolError> {
         let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
-        let workers = self.inner.servers.len();
+        let workers = self.inner.servers().len();
         let read = move |plane: &remuda_core::plane::Plane, now| {
             let running: usize = plane.workers().map(|worker| worker.assignments.len()).sum();
             let workers_online = plane.workers().filter(|worker| worker.availability(now).is_ready()).count();
@@ -227,54 +223,6 @@ impl WorkflowPool {
         };
         let stats = context.plane.read(read).await?;
         Ok(self.inner.watch.count(stats))
-    }
-
-    /// All servers, including those that are offline.
-    pub async fn workers(&self) -> Result<Vec<WorkerStatus>, WorkflowPoolError> {
-        let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
-        let servers = self.inner.servers.clone();
-        let read = move |plane: &remuda_core::plane::Plane, now| {
-            let status = |(worker, url): (WorkerId, String)| match plane.worker(&worker) {
-                Some(it) => WorkerStatus {
-                    is_online: it.availability(now).is_ready(),
-                    reason: it.shown_reason().to_owned(),
-                    running: it.assignments.keys().copied().collect(),
-                    completed: it.counts.completed,
-                    failed: it.counts.failed,
-                    worker,
-                    url,
-                },
-                None => WorkerStatus {
-                    is_online: false,
-                    reason: "not joined: the server has not answered yet, or failed its self-test".to_owned(),
-                    running: Vec::new(),
-                    completed: 0,
-                    failed: 0,
-                    worker,
-                    url,
-                },
-            };
-            servers.into_iter().map(status).collect()
-        };
-        Ok(context.plane.read(read).await?)
-    }
-
-    /// Sets where workflows of this shape (same graph and models, any texts, seeds and sizes) should preferably run, and
-    /// where they must not. Replaces the shape's earlier affinity.
-    pub async fn set_affinity(
-        &self,
-        workflow: impl Into<WorkflowSource>,
-        preferred: impl IntoIterator<Item = WorkerId>,
-        excluded: impl IntoIterator<Item = WorkerId>,
-    ) -> Result<(), WorkflowPoolError> {
-        let (preferred, excluded) = (BTreeSet::from_iter(preferred), BTreeSet::from_iter(excluded));
-        let context = self.inner.open_context()?;
-        let workflow = workflow.into().read().await.map_err(WorkflowPoolError::Invalid)?;
-        let workflow = Workflow::parse(workflow, &context.limits)
-            .map_err(|invalid| WorkflowPoolError::Invalid(invalid.to_string()))?;
-        let affinity = Affinity { preferred, excluded };
-        context.plane.request(PlaneEvent::SetAffinity { shape: workflow.facts().shape, affinity }).await?;
-        Ok(())
     }
 }
 
@@ -295,6 +243,11 @@ impl Inner {
     fn open_context(&self) -> Result<Arc<Context>, WorkflowPoolError> {
         let state = self.state();
         state.context.clone().filter(|_| !state.is_closing).ok_or(WorkflowPoolError::Stopped)
+    }
+
+    /// The servers of the pool; none once it is shutting down.
+    fn servers(&self) -> Vec<ListedServer> {
+        self.state().running.as_ref().map(|running| running.servers.list()).unwrap_or_default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -336,6 +289,9 @@ impl From<PlaneError> for WorkflowPoolError {
             PlaneError::Refused(Refusal::Ended { state }) => WorkflowPoolError::Ended { state },
             PlaneError::Refused(Refusal::UnknownJob(job)) => WorkflowPoolError::Unknown(job),
             PlaneError::Refused(refusal @ Refusal::QueueFull { .. }) => busy(refusal),
+            PlaneError::Refused(refusal @ Refusal::NothingToRemove { .. }) => {
+                WorkflowPoolError::NothingToRemove(refusal.to_string())
+            }
             PlaneError::Refused(refusal) => WorkflowPoolError::Invalid(refusal.to_string()),
             why @ (PlaneError::Overloaded | PlaneError::NotStored(_)) => busy(why),
         }

@@ -13,6 +13,8 @@ pub enum PassedOver {
     Mismatch(Mismatch),
     /// An operator excluded it for this shape.
     Excluded,
+    /// The program's own strategy keeps the job from it.
+    Vetoed,
     /// It takes no work at all now.
     Unavailable(Availability),
     Blocked {
@@ -44,6 +46,7 @@ impl fmt::Display for PassedOver {
         match self {
             PassedOver::Mismatch(unfit) => unfit.fmt(f),
             PassedOver::Excluded => f.write_str("is excluded for this shape by an affinity"),
+            PassedOver::Vetoed => f.write_str("is refused for it by the program's own strategy"),
             PassedOver::Unavailable(availability) => availability.fmt(f),
             PassedOver::Blocked { until } => write!(f, "is blocked for it until {until}"),
             PassedOver::BlockTrial { job } => write!(f, "is on trial for it with job {job}"),

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use super::jobs::Jobs;
+use super::judge::judge;
 use super::trust::Trust;
 use super::workers::Workers;
 use super::{DomainEvent, Outbox, PassedOver};
@@ -19,6 +20,7 @@ use crate::queue::{Demand, Matcher};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
+use crate::strategy::StrategyVerdict;
 use crate::time::Timestamp;
 use crate::worker::{Availability, Worker};
 
@@ -112,7 +114,8 @@ impl<'a> Matching<'a> {
         })
     }
 
-    /// Warm first, then fastest for the shape, then least loaded, then longest idle.
+    /// By the rank of the program's own strategy, if there is one; then warm first, then fastest for the shape, then least
+    /// loaded, then longest idle.
     fn best_of<'w>(&self, job: &Job, workers: impl Iterator<Item = &'w WorkerId>) -> Option<WorkerId> {
         workers
             .filter_map(|id| self.workers.get(id))
@@ -121,7 +124,7 @@ impl<'a> Matching<'a> {
             .min_by_key(|worker| {
                 let pace = worker.pace(&job.kind.shape).unwrap_or(Duration::ZERO);
                 let load = worker.assignments.len() * 1000 / worker.slots.max(1) as usize;
-                (!worker.is_warm(&job.kind.shape), pace, load, worker.idle_since)
+                (self.rank(job, worker), !worker.is_warm(&job.kind.shape), pace, load, worker.idle_since)
             })
             .map(|worker| worker.id.clone())
     }
@@ -134,8 +137,26 @@ impl<'a> Matching<'a> {
             return None;
         }
         let matcher = WorkerMatcher { matching: *self, worker };
-        let job = self.jobs.queue().next(&matcher, self.settings.look_ahead)?;
-        Some((job, self.jobs.get(job).and_then(|job| self.preferred_worker(job))))
+        let id = self.jobs.queue().next(&matcher, self.settings.look_ahead)?;
+        let job = self.jobs.get(id);
+        // A strategy orders all workers, so that another free one may be better.
+        let better = match self.settings.strategy.is_set() {
+            true => job.and_then(|job| self.best_worker(job)),
+            false => job.and_then(|job| self.preferred_worker(job)),
+        };
+        Some((id, better))
+    }
+
+    fn rank(&self, job: &Job, worker: &Worker) -> i32 {
+        match judge(&self.settings.strategy, job, worker) {
+            StrategyVerdict::Rank(rank) => rank,
+            StrategyVerdict::Veto => i32::MAX,
+        }
+    }
+
+    /// Whether the program's own strategy keeps the job from this worker. Asked last: a strategy sees only what may be.
+    fn is_vetoed(&self, job: &Job, worker: &Worker) -> bool {
+        judge(&self.settings.strategy, job, worker) == StrategyVerdict::Veto
     }
 
     /// The first reason why this worker cannot take this job; None if it can take it now. The only definition of that
@@ -167,13 +188,16 @@ impl<'a> Matching<'a> {
         !is_idle && job.needs_isolation(self.settings)
     }
 
-    /// Reasons that depend on the worker and the workflow, not on the single job.
+    /// Reasons that waiting for a free slot does not change.
     fn worker_obstacle(&self, job: &Job, worker: &Worker) -> Option<PassedOver> {
         match worker.availability(self.now) {
             Availability::Ready if self.is_excluded(&job.kind.shape, &worker.id) => {
                 Some(PassedOver::Excluded)
             }
-            Availability::Ready => self.trust.obstacle(self.now, job, &worker.id),
+            Availability::Ready => {
+                let obstacle = self.trust.obstacle(self.now, job, &worker.id);
+                obstacle.or_else(|| self.is_vetoed(job, worker).then_some(PassedOver::Vetoed))
+            }
             unavailable => Some(PassedOver::Unavailable(unavailable)),
         }
     }
@@ -265,7 +289,10 @@ impl Matcher for WorkerMatcher<'_> {
         debug_assert!(matches!(job.state(), JobState::Waiting { .. }));
         let is_blocked = self.matching.trust.obstacle(self.matching.now, job, &self.worker.id).is_some();
         let is_disturbed = self.matching.is_disturbed(job, self.worker);
-        !is_blocked && !is_disturbed && !self.matching.avoids(job, self.worker)
+        !is_blocked
+            && !is_disturbed
+            && !self.matching.is_vetoed(job, self.worker)
+            && !self.matching.avoids(job, self.worker)
     }
 
     fn is_overdue(&self, job: JobId) -> bool {

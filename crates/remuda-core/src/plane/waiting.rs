@@ -15,6 +15,7 @@ enum Group {
     OnTrial,
     FailedBefore,
     TooSmall,
+    Vetoed,
     Unheard,
     Silent,
     Sick,
@@ -22,7 +23,7 @@ enum Group {
     Gone,
 }
 
-const GROUPS: [Group; 12] = [
+const GROUPS: [Group; 13] = [
     Group::Busy,
     Group::Starting,
     Group::OnProbation,
@@ -30,6 +31,7 @@ const GROUPS: [Group; 12] = [
     Group::OnTrial,
     Group::FailedBefore,
     Group::TooSmall,
+    Group::Vetoed,
     Group::Unheard,
     Group::Silent,
     Group::Sick,
@@ -45,6 +47,7 @@ impl Group {
             PassedOver::BlockTrial { .. } | PassedOver::QuarantineTrial { .. } => Group::OnTrial,
             PassedOver::FailedBefore => Group::FailedBefore,
             PassedOver::TooSmall => Group::TooSmall,
+            PassedOver::Vetoed => Group::Vetoed,
             PassedOver::Unavailable(Availability::Starting | Availability::Ready) => Group::Starting,
             PassedOver::Unavailable(Availability::Probation { .. }) => Group::OnProbation,
             PassedOver::Unavailable(Availability::Unheard) => Group::Unheard,
@@ -69,6 +72,7 @@ impl Group {
             Group::OnTrial => "on trial with another job",
             Group::FailedBefore => return format!("{count} failed it before"),
             Group::TooSmall => return format!("{count} ran out of memory"),
+            Group::Vetoed => "refused by the program's own strategy",
             Group::Unheard => return format!("{count} {are} not heard since the plane started"),
             Group::Silent => "silent",
             Group::Sick => return format!("{count} {are} sick ({})", problem.unwrap_or("no reason given")),
@@ -88,6 +92,7 @@ impl Group {
             }
             (Group::FailedBefore, _) => "it is tried there again soon".to_owned(),
             (Group::TooSmall, _) => "it starts when a larger worker is free".to_owned(),
+            (Group::Vetoed, _) => "it starts when the strategy allows a worker".to_owned(),
             (Group::Unheard | Group::Silent, _) => "it starts when one of them is heard again".to_owned(),
             (Group::Sick, _) => "it starts when a service recovers".to_owned(),
             (Group::Draining | Group::Gone, _) => "start a worker that can run it".to_owned(),

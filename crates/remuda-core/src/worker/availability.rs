@@ -15,7 +15,7 @@
 //! | `plane/domain_event.rs` | `available` in `client:state` |
 //! | `fleet_models` (server, OpenAI) | `ready` in `/v1/models`, and whether a call is refused at once |
 //! | `WorkerView` (server) | `availability` in `/remuda/v1/workers`, shown by `remuda workers` |
-//! | `WorkflowPool` (embedded) | `is_online` and `workers_online` |
+//! | `WorkflowPool` (embedded) | `availability`, `is_online` and `workers_online` |
 //!
 //! What depends on the job (requirements, blocks, quarantine, free slots) is added by `passed_over`.
 

@@ -76,11 +76,7 @@ impl ComfyuiApi {
     }
 
     /// What graphs are checked against. `waits`: the job waits for what no worker has.
-    pub(super) async fn fleet_check(
-        &self,
-        context: &Context,
-        waits: bool,
-    ) -> Result<FleetCheck, PlaneError> {
+    pub(super) async fn fleet_check(&self, context: &Context, waits: bool) -> Result<FleetCheck, PlaneError> {
         self.node_classes.fleet_check(context, waits).await
     }
 }

@@ -314,7 +314,8 @@ pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, 
         (workers.collect::<Vec<_>>(), plane.mass_loss().reason(now))
     };
     let (workers, brake) = context.plane.read(views).await?;
-    Ok(Json(json!({ "workers": workers, "brake": brake })))
+    let own_servers: Vec<_> = context.forward_to.iter().map(|server| server.url.as_str()).collect();
+    Ok(Json(json!({ "workers": workers, "brake": brake, "own_servers": own_servers })))
 }
 
 pub(super) async fn one(

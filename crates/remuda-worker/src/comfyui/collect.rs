@@ -1,7 +1,7 @@
 //! Stores the outputs of a run: every file becomes a blob on the plane before the attempt counts as completed.
 //!
 //! The result is `{"outputs": [{"node", "key", "name", "subfolder"?, "type", "media", "hash", "size_bytes"}, ..],
-//! "values": [{"node", "key", "value"}, ..]}`. Names, folders and the prompt inside a PNG are as the user chose them, without
+//! "values": [{"node", "key", "value"}, ..], "node_seconds": {"3": 1.25, ..}}`. Names, folders and the prompt inside a PNG are as the user chose them, without
 //! the folder of the attempt.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -16,7 +16,7 @@ use remuda_core::service::AttemptEnd;
 use remuda_core::service::outputs::{MissingOutputs, RunOutputs, missing_outputs};
 use remuda_store::blobs::BlobHash;
 use serde_json::value::{RawValue, to_raw_value};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tokio::io::AsyncWriteExt;
 use tracing::{debug, warn};
 
@@ -86,7 +86,7 @@ impl ComfyuiContext {
         filter: &OutputFilter,
     ) -> Result<Arc<RawValue>, CollectError> {
         let Outputs { mut files, mut values } = outputs::parse(listed);
-        let (images, missing) = {
+        let (images, missing, node_seconds) = {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             let run = runs.get(id);
             let images = run.map(|run| run.sent_images.clone()).unwrap_or_default();
@@ -94,7 +94,10 @@ impl ComfyuiContext {
             let produced =
                 RunOutputs { files: files.len(), values: values.len(), socket_images: images.len() };
             let was_blocked = run.and_then(|run| run.progress.as_ref()).is_some_and(|it| it.was_blocked());
-            (images, missing_outputs(classes, produced, was_blocked))
+            let times = run.into_iter().flat_map(|run| run.node_times.ended());
+            let node_seconds: Map<String, Value> =
+                times.map(|(node, time)| (node.clone(), rounded_seconds(*time).into())).collect();
+            (images, missing_outputs(classes, produced, was_blocked), node_seconds)
         };
         match missing {
             Some(MissingOutputs::SocketImages) => return Err(CollectError::ImagesLost),
@@ -119,7 +122,11 @@ impl ComfyuiContext {
             .iter()
             .map(|value| json!({ "node": value.node, "key": value.key, "value": value.json }))
             .collect();
-        let result = to_raw_value(&json!({ "outputs": entries, "values": values }));
+        let mut result = json!({ "outputs": entries, "values": values });
+        if !node_seconds.is_empty() {
+            result["node_seconds"] = node_seconds.into();
+        }
+        let result = to_raw_value(&result);
         Ok(Arc::from(result.expect("texts, numbers and JSON values can be serialised")))
     }
 
@@ -214,6 +221,11 @@ impl ComfyuiContext {
             "hash": hash.to_string(), "size_bytes": size,
         }))
     }
+}
+
+/// Milliseconds: messages are not more exact, and every job stores these.
+fn rounded_seconds(time: Duration) -> f64 {
+    time.as_millis() as f64 / 1000.0
 }
 
 /// An output file as an entry of the result.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remuda_comfyui::{ComfyuiMessage, ComfyuiSocket, ProgressTracker, ReceivedMessage};
 use remuda_core::agent::AgentEvent;
@@ -111,6 +111,7 @@ impl ComfyuiContext {
             },
         };
         let (job, attempt) = (run.job, run.attempt);
+        run.node_times.apply(message, &run.classes, Instant::now());
         match message {
             ComfyuiMessage::Preview { node, mime, bytes, .. } => {
                 run.keep_image(node.0.as_deref(), mime, bytes);

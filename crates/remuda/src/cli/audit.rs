@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::Settings;
+use super::DataSettings;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::table;
 use remuda_server::audit::{self, FILE_NAME, Found, Line};
@@ -14,7 +14,7 @@ use remuda_server::audit::{self, FILE_NAME, Found, Line};
 #[derive(Debug, Args)]
 pub(super) struct AuditCommand {
     #[command(flatten)]
-    settings: Settings,
+    settings: DataSettings,
     /// Only verify the log; exit code 1 if it was tampered with
     #[arg(long)]
     verify: bool,

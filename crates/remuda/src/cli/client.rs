@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 
@@ -10,6 +11,8 @@ use super::Connection;
 use remuda_net::http_client::Credentials;
 
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Only chooses the words of an error, so it must not cost much time.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Nothing answers at the plane's address.
 #[derive(Debug, thiserror::Error)]
@@ -21,11 +24,21 @@ pub(crate) struct Unreachable {
     cause: String,
 }
 
+/// Something answers at the plane's address, and it is something else.
+#[derive(Debug, thiserror::Error)]
+#[error("{url} answers, but is no Remuda plane{what}. Set the address of the plane with --url or REMUDA_URL")]
+pub(crate) struct NoPlane {
+    url: String,
+    /// What it is, where that is known.
+    what: &'static str,
+}
+
 /// The plane refused the request.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Refused {
     status: StatusCode,
+    code: String,
     message: String,
 }
 
@@ -42,6 +55,11 @@ pub(crate) fn is_retryable(error: &anyhow::Error) -> bool {
 /// Whether the plane answered 404.
 pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::NOT_FOUND)
+}
+
+/// Whether the plane refused a workflow for what it is.
+pub(crate) fn is_invalid_workflow(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.code == "invalid_workflow")
 }
 
 #[derive(Clone, Debug)]
@@ -84,7 +102,11 @@ impl Client {
 
     pub(crate) async fn send(&self, request: RequestBuilder) -> anyhow::Result<Value> {
         let response = self.open(request).await?;
-        response.json().await.context("the plane's answer is not readable JSON")
+        let answer = response.json().await;
+        if answer.is_err() {
+            self.check_is_plane().await?;
+        }
+        answer.context("the plane's answer is not readable JSON")
     }
 
     /// As `send`, but returns the response so that its body can be streamed.
@@ -95,9 +117,46 @@ impl Client {
             return Ok(response);
         }
         let body: Value = response.json().await.unwrap_or_default();
-        let message = body["error"]["message"].as_str();
-        let message = message.map_or_else(|| format!("the plane answered {status}"), str::to_owned);
-        Err(Refused { status, message }.into())
+        let text = |name: &str| body["error"][name].as_str().map(str::to_owned);
+        // A plane has every route that is asked for, and gives each error a code and a message.
+        let has_no_route = status == StatusCode::NOT_FOUND || status == StatusCode::METHOD_NOT_ALLOWED;
+        if has_no_route || text("code").is_none() || text("message").is_none() {
+            self.check_is_plane().await?;
+        }
+        let message = text("message").unwrap_or_else(|| format!("the plane answered {status}"));
+        Err(Refused { status, code: text("code").unwrap_or_default(), message }.into())
+    }
+
+    /// As `open`, for a stream of events.
+    pub(crate) async fn open_events(&self, request: RequestBuilder) -> anyhow::Result<reqwest::Response> {
+        let response = self.open(request).await?;
+        let media = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        if !media.is_some_and(|media| media.starts_with("text/event-stream")) {
+            self.check_is_plane().await?;
+            anyhow::bail!("the plane's answer is no stream of events");
+        }
+        Ok(response)
+    }
+
+    /// An error if something else than a plane answers; asked only after an answer that a plane would hardly give.
+    async fn check_is_plane(&self) -> Result<(), NoPlane> {
+        let health = self.probe("/health/live").await;
+        if health.is_none_or(|health| health["tick_age_millis"].is_u64()) {
+            return Ok(());
+        }
+        let is_comfyui = self.probe("/system_stats").await.is_some_and(|stats| stats["system"].is_object());
+        let what = if is_comfyui {
+            ": it is ComfyUI, and `remuda up --comfyui URL` starts a plane for it"
+        } else {
+            ""
+        };
+        Err(NoPlane { url: self.url.clone(), what })
+    }
+
+    /// The answer as JSON, null if it is something else; None if there is no answer now.
+    async fn probe(&self, path: &str) -> Option<Value> {
+        let answer = self.request(Method::GET, path).timeout(PROBE_TIMEOUT).send().await.ok()?;
+        Some(answer.json().await.unwrap_or_default())
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Unreachable {

@@ -185,10 +185,10 @@ fn truncate(text: &str, width: usize) -> String {
     format!("{}…", kept.trim_end())
 }
 
-/// The width of the terminal; None if standard output is not one.
-fn terminal_width() -> Option<usize> {
+/// Columns and lines of the terminal; None if standard output is not one.
+fn terminal_size() -> Option<(usize, usize)> {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-    (size.ws_col > 0).then(|| usize::from(size.ws_col))
+    (size.ws_col > 0).then(|| (usize::from(size.ws_col), usize::from(size.ws_row)))
 }
 
 #[cfg(test)]

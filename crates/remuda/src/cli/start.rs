@@ -14,9 +14,10 @@ use tokio::sync::mpsc;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
+use super::model_path::model_specs;
 use super::web_ui::WebUiArgs;
 use super::worker_args::{describe_service, run_all};
-use super::{Client, Connection, Identity, Settings};
+use super::{Client, Connection, DataSettings, Identity, Settings};
 use remuda_config::{ConfigFlag, ResolvedConfig};
 use remuda_net::http_client::Credentials;
 use remuda_net::terminal::print_line;
@@ -48,7 +49,7 @@ pub(super) struct WorkerCommand {
     #[command(flatten)]
     terms: WorkerLimitArgs,
     #[command(flatten)]
-    settings: Settings,
+    settings: DataSettings,
 }
 
 /// Limits of a worker. A rented machine gets them in its environment.
@@ -99,7 +100,8 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
     pub(crate) comfyui_header: Vec<String>,
     /// Model to serve from this machine, as NAME=PATH[,copies=2][,isolation=process][,threads=2][,precision=int8]
-    /// [,capability=text_embedding][,device=cuda][,memory=1GiB]; may be repeated. Models in remuda.toml are served too
+    /// [,capability=text_embedding][,device=cuda][,memory=1GiB]; may be repeated. PATH may be the bare name of a model that
+    /// `remuda models get` fetched. Models in remuda.toml are served too
     #[arg(long, value_name = "NAME=PATH,…")]
     pub(crate) model: Vec<String>,
     /// Name of this worker; by default the host name with the server's port or this process's id
@@ -163,24 +165,13 @@ enum ConfigAction {
     },
 }
 
-impl Settings {
+impl DataSettings {
     pub(crate) fn load(&self) -> anyhow::Result<ResolvedConfig> {
-        let mut flags = Vec::new();
-        let named = [
-            ("data", &self.data, "--data"),
-            ("listen", &self.listen, "--listen"),
-            ("store", &self.store, "--store"),
-            ("tls.cert", &self.tls_cert, "--tls-cert"),
-            ("tls.key", &self.tls_key, "--tls-key"),
-        ];
-        for (key, value, name) in named {
-            if let Some(value) = value {
-                flags.push(ConfigFlag { key, value, name });
-            }
-        }
-        if self.insecure {
-            flags.push(ConfigFlag { key: "insecure", value: "true", name: "--insecure" });
-        }
+        self.load_with(Vec::new())
+    }
+
+    fn load_with<'a>(&'a self, mut flags: Vec<ConfigFlag<'a>>) -> anyhow::Result<ResolvedConfig> {
+        flags.extend(self.data.as_deref().map(|value| ConfigFlag { key: "data", value, name: "--data" }));
         for pair in &self.set {
             let Some((key, value)) = pair.split_once('=') else {
                 bail!("--set takes KEY=VALUE, not {pair:?}; `remuda config show` lists the keys");
@@ -188,6 +179,20 @@ impl Settings {
             flags.push(ConfigFlag { key, value, name: "--set" });
         }
         Ok(remuda_config::load(self.config.as_deref(), remuda_config::process_environment(), &flags)?)
+    }
+}
+
+impl Settings {
+    pub(crate) fn load(&self) -> anyhow::Result<ResolvedConfig> {
+        let named = [
+            ("listen", self.listen.as_deref(), "--listen"),
+            ("store", self.store.as_deref(), "--store"),
+            ("tls.cert", self.tls_cert.as_deref(), "--tls-cert"),
+            ("tls.key", self.tls_key.as_deref(), "--tls-key"),
+            ("insecure", self.insecure.then_some("true"), "--insecure"),
+        ];
+        let flag = |(key, value, name)| Some(ConfigFlag { key, value: value?, name });
+        self.data.load_with(named.into_iter().filter_map(flag).collect())
     }
 }
 
@@ -380,7 +385,7 @@ impl ConfigCommand {
                 for fleet in &resolved.fleets {
                     fleet.check_api_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
-                inspect_models(&resolved.models.with_flags(&[])?)?;
+                inspect_models(&model_specs(&resolved, &[])?)?;
                 print_line(&describe_settings(&resolved));
             }
             ConfigAction::Reload { connection } => {

@@ -14,7 +14,7 @@ use remuda_store::{RecordBatch, Store, StoreError};
 use serde_json::{Value, json};
 
 use super::commands::{cell, rows, show};
-use super::{Client, Connection, Settings};
+use super::{Client, Connection, DataSettings};
 use remuda_config::parse_duration;
 use remuda_net::clock::Clock;
 use remuda_net::terminal::print_line;
@@ -125,7 +125,7 @@ impl Create {
 
 /// Writes the token as a plane would, as the leader of the store: no other process may have it open.
 async fn create_in_folder(data: &str, request: TokenRequest) -> anyhow::Result<Value> {
-    let settings = Settings { data: Some(data.to_owned()), ..Settings::default() };
+    let settings = DataSettings { data: Some(data.to_owned()), ..DataSettings::default() };
     let serve = settings.load()?.serve;
     std::fs::create_dir_all(&serve.data)
         .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;

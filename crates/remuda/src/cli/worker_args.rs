@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use super::UsageError;
+use super::model_path::model_specs;
 use super::start::{WorkerArgs, WorkerLimitArgs};
 use remuda_config::ResolvedConfig;
 use remuda_net::http_client::Credentials;
@@ -46,7 +47,7 @@ impl WorkerArgs {
     /// Starts a pool with the models to serve; None without models. A model that cannot be served is an error now, before
     /// anything else starts.
     pub(super) fn pool(&self, resolved: &ResolvedConfig) -> anyhow::Result<Option<ModelPool>> {
-        let specs = resolved.models.with_flags(&self.model).map_err(|error| UsageError(error.to_string()))?;
+        let specs = model_specs(resolved, &self.model)?;
         if specs.is_empty() {
             return Ok(None);
         }

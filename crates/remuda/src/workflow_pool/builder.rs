@@ -1,29 +1,27 @@
 //! Builds and starts a pool.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use remuda_comfyui::{ComfyuiClient, ComfyuiTarget};
 use remuda_core::id::{Sequence, WorkerId};
+use remuda_core::strategy::{FailoverStrategy, OwnStrategy};
 use remuda_store::StoreError;
 use remuda_store::blobs::{BlobError, BlobHash};
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::warn;
 
+use super::guarded_strategy::GuardedStrategy;
+use super::servers::{ComfyuiServer, PoolAgentSettings, PoolServers, SERVERS_MAX, worker_name};
 use super::{Inner, JobWatch, Running, State, WorkflowPool};
 use remuda_config::{ResolvedConfig, StoreUrl};
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::{Secret, random_hex};
 use remuda_server::serve::Serving;
-use remuda_worker::{COMFYUI_REQUEST_TIMEOUT, ComfyuiOptions, ServiceSpec, worker_name_for};
 
 /// A dropped pool releases its folder in the background, so a new pool on the same folder waits for the lock this long.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(50);
-/// Pause before an agent that exited unexpectedly is restarted.
-const RESTART_DELAY: Duration = Duration::from_secs(5);
 
 const TOKEN_BYTES: usize = 32;
 
@@ -33,6 +31,7 @@ pub struct WorkflowPoolBuilder {
     servers: Vec<ComfyuiServer>,
     folder: Option<PathBuf>,
     changes: Vec<SettingsChange>,
+    strategy: Option<Arc<GuardedStrategy>>,
 }
 
 struct SettingsChange(Box<dyn FnOnce(&mut ResolvedConfig) + Send>);
@@ -41,14 +40,6 @@ impl std::fmt::Debug for SettingsChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("SettingsChange")
     }
-}
-
-/// A ComfyUI server, by its address.
-#[derive(Clone, Debug)]
-pub struct ComfyuiServer {
-    target: ComfyuiTarget,
-    name: Option<WorkerId>,
-    slots: u32,
 }
 
 /// Why a pool could not be built.
@@ -60,54 +51,13 @@ pub enum WorkflowPoolBuildError {
     Address { url: String, why: String },
     #[error("two servers would be worker {0}: name them with `ComfyuiServer::new(url).name(…)`")]
     SameName(WorkerId),
+    #[error("a pool has at most {} servers: for more, use `remuda serve` and `remuda worker`", SERVERS_MAX)]
+    TooMany,
     /// Another pool or program uses the folder: shut it down, or choose another folder.
     #[error("the folder {} is in use: {why}", folder.display())]
     InUse { folder: PathBuf, why: String },
     #[error("the pool cannot keep its files in {}: {why}", folder.display())]
     Start { folder: PathBuf, why: String },
-}
-
-impl ComfyuiServer {
-    pub fn new(url: impl Into<String>) -> ComfyuiServer {
-        ComfyuiServer { target: ComfyuiTarget::new(url), name: None, slots: 1 }
-    }
-
-    /// A header for every request to the server, such as `Authorization`.
-    pub fn header(mut self, name: impl Into<String>, value: &str) -> ComfyuiServer {
-        self.target.headers.push((name.into(), Secret::new(value)));
-        self
-    }
-
-    /// Names the server's worker. Do not use the same name for the same server in two pools: each agent would adopt the
-    /// other's jobs. Default names differ between pools.
-    pub fn name(mut self, name: WorkerId) -> ComfyuiServer {
-        self.name = Some(name);
-        self
-    }
-
-    /// How many workflows the server holds at a time (1). ComfyUI still runs one after the other.
-    pub fn slots(mut self, slots: u32) -> ComfyuiServer {
-        self.slots = slots.max(1);
-        self
-    }
-}
-
-impl From<&str> for ComfyuiServer {
-    fn from(url: &str) -> Self {
-        ComfyuiServer::new(url)
-    }
-}
-
-impl From<String> for ComfyuiServer {
-    fn from(url: String) -> Self {
-        ComfyuiServer::new(url)
-    }
-}
-
-impl From<&String> for ComfyuiServer {
-    fn from(url: &String) -> Self {
-        ComfyuiServer::new(url)
-    }
 }
 
 impl WorkflowPoolBuilder {
@@ -156,6 +106,13 @@ impl WorkflowPoolBuilder {
         })
     }
 
+    /// A strategy of one's own: which of the servers that could take a job gets it. Without one: warm first, then fastest,
+    /// then least loaded. One that panics, or is slow again and again, is turned off.
+    pub fn strategy(mut self, strategy: impl FailoverStrategy + 'static) -> WorkflowPoolBuilder {
+        self.strategy = Some(GuardedStrategy::new(strategy));
+        self
+    }
+
     /// How long ended jobs and their files are kept (seven days).
     pub fn retention(self, time: Duration) -> WorkflowPoolBuilder {
         self.set(move |it| it.serve.retention = time)
@@ -194,40 +151,39 @@ impl WorkflowPoolBuilder {
         // Worker names depend on the folder: the same after a restart, different in every other pool.
         let suffix = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
         let suffix = BlobHash::from_content(suffix.as_os_str().as_encoded_bytes()).hex();
-        let servers = name_workers(self.servers, &suffix[..6])?;
+        let suffix = suffix[..6].to_owned();
+        check_servers(&self.servers, &suffix)?;
+        if let Some(strategy) = &self.strategy {
+            resolved.settings.strategy = OwnStrategy::new(strategy.clone());
+        }
         let serving = start_plane(&resolved, &folder).await?;
         let sequence = last_sequence(&serving, &folder).await?;
-        Ok(WorkflowPool::run(serving, sequence, servers, &resolved, temporary))
+        let (plane, credentials) = (serving.url(), Credentials::from_token(serving.own_token()));
+        let settings = PoolAgentSettings { plane, credentials, resolved, suffix };
+        let mut servers = PoolServers::new(settings, tokio::runtime::Handle::current());
+        for server in self.servers {
+            servers.add(server)?;
+        }
+        Ok(WorkflowPool::run(serving, sequence, servers, self.strategy, temporary))
     }
 }
 
-/// Pairs each server with the name of its worker.
-fn name_workers(
-    servers: Vec<ComfyuiServer>,
-    suffix: &str,
-) -> Result<Vec<(WorkerId, ComfyuiServer)>, WorkflowPoolBuildError> {
+/// The servers must have addresses and different names.
+fn check_servers(servers: &[ComfyuiServer], suffix: &str) -> Result<(), WorkflowPoolBuildError> {
     if servers.is_empty() {
         return Err(WorkflowPoolBuildError::NoServer);
     }
-    let mut all: Vec<(WorkerId, ComfyuiServer)> = Vec::new();
+    if servers.len() > SERVERS_MAX {
+        return Err(WorkflowPoolBuildError::TooMany);
+    }
+    let mut names = BTreeSet::new();
     for server in servers {
-        let url = server.target.url.clone();
-        let invalid = |why: String| WorkflowPoolBuildError::Address { url: url.clone(), why };
-        ComfyuiClient::new(&server.target, COMFYUI_REQUEST_TIMEOUT)
-            .map_err(|error| invalid(error.to_string()))?;
-        let name = match &server.name {
-            Some(name) => name.clone(),
-            None => {
-                let name = worker_name_for(&url).map_err(|error| invalid(error.to_string()))?;
-                format!("{name}-{suffix}").parse().map_err(|error| invalid(format!("{error}")))?
-            }
-        };
-        if all.iter().any(|(other, _)| *other == name) {
+        let name = worker_name(server, suffix)?;
+        if !names.insert(name.clone()) {
             return Err(WorkflowPoolBuildError::SameName(name));
         }
-        all.push((name, server));
     }
-    Ok(all)
+    Ok(())
 }
 
 async fn start_plane(resolved: &ResolvedConfig, folder: &Path) -> Result<Serving, WorkflowPoolBuildError> {
@@ -263,30 +219,21 @@ impl WorkflowPool {
     fn run(
         serving: Serving,
         sequence: Sequence,
-        servers: Vec<(WorkerId, ComfyuiServer)>,
-        resolved: &ResolvedConfig,
+        servers: PoolServers,
+        strategy: Option<Arc<GuardedStrategy>>,
         folder: Option<TempFolder>,
     ) -> WorkflowPool {
-        let (plane, credentials) = (serving.url(), Credentials::from_token(serving.own_token()));
-        let (mut workers, mut stops) = (JoinSet::new(), Vec::new());
-        let mut urls = Vec::new();
-        for (name, server) in servers {
-            urls.push((name.clone(), server.target.url.clone()));
-            let service = ServiceSpec::Comfyui(ComfyuiOptions::new(server.target, resolved));
-            let mut options =
-                remuda_worker::WorkerOptions::new(&plane, credentials.clone(), name, service, resolved);
-            options.slots = server.slots;
-            let (stop, stopped) = mpsc::channel(4);
-            stops.push(stop);
-            workers.spawn(supervise_worker(options, stopped));
-        }
         let context = Arc::new(serving.context.clone());
         let stopping = context.stopping.clone();
-        let running = Running { serving, workers, stops, listeners: JoinSet::new(), _folder: folder };
+        let mut listeners = JoinSet::new();
+        if let Some(strategy) = &strategy {
+            listeners.spawn(strategy.clone().replace_when_turned_off(context.plane.clone()));
+        }
+        let running = Running { serving, servers, listeners, _folder: folder };
         let inner = Arc::new(Inner {
             state: Mutex::new(State { context: Some(context), is_closing: false, running: Some(running) }),
             watch: JobWatch::after(sequence),
-            servers: urls,
+            strategy,
             runtime: tokio::runtime::Handle::current(),
         });
         let follower = inner.follow();
@@ -294,34 +241,6 @@ impl WorkflowPool {
             running.listeners.spawn(JobWatch::run(inner.clone(), follower.until(stopping)));
         }
         WorkflowPool { inner }
-    }
-}
-
-/// Runs a worker until the pool stops, and restarts it when its agent exits.
-async fn supervise_worker(options: remuda_worker::WorkerOptions, mut stopped: mpsc::Receiver<()>) {
-    loop {
-        let (stop, stops) = mpsc::channel(4);
-        let mut agent = std::pin::pin!(remuda_worker::run(options.clone(), stops));
-        let mut is_stopping = false;
-        let ended = loop {
-            tokio::select! {
-                ended = &mut agent => break ended,
-                request = stopped.recv(), if !stopped.is_closed() => {
-                    is_stopping = true;
-                    if request.is_some() {
-                        // The agent may have ended already.
-                        stop.send(()).await.ok();
-                    }
-                }
-            }
-        };
-        match ended {
-            Err(problem) if !is_stopping => {
-                warn!(worker = %options.worker, %problem, "worker agent exited; restarting");
-                tokio::time::sleep(RESTART_DELAY).await;
-            }
-            Ok(()) | Err(_) => return,
-        }
     }
 }
 
@@ -389,9 +308,7 @@ mod tests {
 
     #[test]
     fn worker_name_follows_from_server_and_pool() {
-        let name = |server: ComfyuiServer, suffix: &str| {
-            name_workers(vec![server], suffix).unwrap()[0].0.to_string()
-        };
+        let name = |server: ComfyuiServer, suffix: &str| worker_name(&server, suffix).unwrap().to_string();
         let [here, there] =
             ["aaaaaa", "bbbbbb"].map(|suffix| name(ComfyuiServer::new("http://gpu-7:8188"), suffix));
         assert_eq!((here.as_str(), there.as_str()), ("gpu-7-8188-aaaaaa", "gpu-7-8188-bbbbbb"));

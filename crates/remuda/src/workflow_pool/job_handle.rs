@@ -1,8 +1,10 @@
 //! A job as the program that enqueued it sees it.
 
+use std::collections::BTreeMap;
 use std::future::IntoFuture;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::Stream;
 use remuda_core::cause::Cause;
@@ -38,6 +40,9 @@ pub struct JobOutcome {
     pub worker: WorkerId,
     /// Number of attempts, including the successful one.
     pub attempts: u32,
+    /// How long each node ran, by its id in the workflow, as far as the server's messages told. Nodes whose result was
+    /// cached did not run.
+    pub node_times: BTreeMap<String, Duration>,
 }
 
 /// A text, number or list that a node returned.
@@ -143,12 +148,14 @@ impl IntoFuture for JobHandle {
 }
 
 /// The stored result of a ComfyUI job.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct StoredResult {
     #[serde(default)]
     outputs: Vec<Box<RawValue>>,
     #[serde(default)]
     values: Vec<NodeValue>,
+    #[serde(default)]
+    node_seconds: BTreeMap<String, f64>,
 }
 
 /// Reads how a job ended; None if it has not.
@@ -178,10 +185,12 @@ pub(super) async fn read_end(
         Err(error) => return unreadable(&error),
     };
     let stored = result.map(|result| serde_json::from_str(result.get())).transpose();
-    let StoredResult { outputs, values } = match stored {
-        Ok(stored) => stored.unwrap_or(StoredResult { outputs: Vec::new(), values: Vec::new() }),
+    let StoredResult { outputs, values, node_seconds } = match stored {
+        Ok(stored) => stored.unwrap_or_default(),
         Err(error) => return unreadable(&error),
     };
     let outputs = outputs.iter().filter_map(|raw| JobOutput::read(raw, inner)).collect();
-    Some(Ok(JobOutcome { job, outputs, values, worker, attempts }))
+    let time = |(node, seconds)| (node, Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    let node_times = node_seconds.into_iter().map(time).collect();
+    Some(Ok(JobOutcome { job, outputs, values, worker, attempts, node_times }))
 }

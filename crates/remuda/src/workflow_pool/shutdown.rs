@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use super::{Running, WorkflowPool};
 
 /// Default limit for running jobs.
-const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long agents may take to hand back jobs that did not finish.
-const HAND_BACK_TIMEOUT: Duration = Duration::from_secs(6);
+pub(super) const HAND_BACK_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Why a shutdown was not graceful. Stored jobs are safe.
 #[derive(Debug, thiserror::Error)]
@@ -31,22 +30,18 @@ impl WorkflowPool {
             state.is_closing = true;
             state.running.take()
         };
-        let Some(Running { serving, mut workers, stops, listeners, _folder }) = running else {
+        let Some(Running { serving, mut servers, listeners, _folder }) = running else {
             return Ok(());
         };
-        for stop in &stops {
-            stop.send(()).await.ok();
-        }
-        if !all_ended(&mut workers, limit).await {
+        servers.stop_all().await;
+        if !servers.all_ended(limit).await {
             info!(?limit, "jobs still running at the shutdown limit; handing them back");
-            for stop in &stops {
-                stop.send(()).await.ok();
-            }
-            if !all_ended(&mut workers, HAND_BACK_TIMEOUT).await {
+            servers.stop_all().await;
+            if !servers.all_ended(HAND_BACK_TIMEOUT).await {
                 warn!(timeout = ?HAND_BACK_TIMEOUT, "agents did not end in time");
             }
         }
-        drop(workers);
+        drop(servers);
         let context = self.inner.context();
         self.inner.watch.close(&self.inner, context.as_deref()).await;
         drop((context, listeners));
@@ -54,11 +49,6 @@ impl WorkflowPool {
         self.inner.state().context = None;
         serving.stop().await.map_err(|error| ShutdownError(format!("{error:#}")))
     }
-}
-
-async fn all_ended(workers: &mut JoinSet<()>, within: Duration) -> bool {
-    let all = async { while workers.join_next().await.is_some() {} };
-    tokio::time::timeout(within, all).await.is_ok()
 }
 
 /// As a crash: stored jobs are safe, everything else is lost. The plane ends in the background.

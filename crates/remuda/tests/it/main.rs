@@ -8,6 +8,7 @@ mod access;
 mod answers;
 mod blobs;
 mod capacity;
+mod cli;
 mod clients;
 mod comfy_v2;
 mod comfyui;
@@ -21,6 +22,7 @@ mod input;
 #[cfg(feature = "models")]
 mod models;
 mod pool;
+mod pool_servers;
 mod presence;
 mod previews;
 mod restarts;

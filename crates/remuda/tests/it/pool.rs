@@ -19,16 +19,16 @@ use tokio::sync::mpsc;
 
 use crate::harness::{WAIT_MAX, free_address, wait_until};
 
-async fn fake() -> Fake {
+pub(crate) async fn fake() -> Fake {
     Fake::start(FakeOptions::default()).await.unwrap()
 }
 
-async fn instant_fake() -> Fake {
+pub(crate) async fn instant_fake() -> Fake {
     Fake::start(FakeOptions { speed: f64::INFINITY, ..FakeOptions::default() }).await.unwrap()
 }
 
 /// A pool in a hurry, in the proportions of a patient one.
-fn hurried() -> WorkflowPoolBuilder {
+pub(crate) fn hurried() -> WorkflowPoolBuilder {
     WorkflowPool::builder().retry_delay(Duration::from_millis(50)).cooldown(Duration::from_millis(300)).set(
         |it| {
             it.settings.beat_busy = Duration::from_millis(200);
@@ -43,7 +43,7 @@ fn hurried() -> WorkflowPoolBuilder {
     )
 }
 
-fn picture(color: u64) -> Value {
+pub(crate) fn picture(color: u64) -> Value {
     json!({
         "1": { "class_type": "EmptyImage", "inputs": { "width": 16, "height": 16, "batch_size": 1, "color": color } },
         "2": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "picture" } },
@@ -51,7 +51,7 @@ fn picture(color: u64) -> Value {
 }
 
 /// Takes `seconds`, shows previews, and counts to ten.
-fn slow(color: u64, seconds: f64) -> Value {
+pub(crate) fn slow(color: u64, seconds: f64) -> Value {
     let mut graph = picture(color);
     graph["2"]["inputs"]["images"] = json!(["3", 0]);
     let inputs = json!({ "image": ["1", 0], "seconds": seconds, "steps": 10, "preview": true });
@@ -59,11 +59,11 @@ fn slow(color: u64, seconds: f64) -> Value {
     graph
 }
 
-async fn enqueue(pool: &WorkflowPool, workflow: Value) -> JobHandle {
+pub(crate) async fn enqueue(pool: &WorkflowPool, workflow: Value) -> JobHandle {
     pool.enqueue(workflow, EnqueueOptions::new()).await.unwrap()
 }
 
-async fn until_online(pool: &WorkflowPool, workers: usize) {
+pub(crate) async fn until_online(pool: &WorkflowPool, workers: usize) {
     wait_until(&format!("{workers} workers are online"), async || {
         (pool.stats().await.unwrap().workers_online == workers).then_some(())
     })
@@ -77,7 +77,7 @@ fn begun(servers: &[&Fake], job: &JobHandle) -> u32 {
     ids.map(|id| counts.iter().filter_map(|executions| executions.get(&id)).sum::<u32>()).sum()
 }
 
-async fn until_begun(server: &Fake, job: &JobHandle) {
+pub(crate) async fn until_begun(server: &Fake, job: &JobHandle) {
     wait_until("the server has begun it", async || (begun(&[server], job) > 0).then_some(())).await;
 }
 

@@ -111,7 +111,7 @@ async fn exit_codes_tell_what_went_wrong() {
     check(&["jobs", "--url", closed_port], 3, &["cannot reach the plane at http://127.0.0.1:1", "--url"])
         .await;
     check(&["workers", "--url", closed_port], 3, &["remuda serve"]).await;
-    check(&["run", "nothing.json", "--url", closed_port], 1, &["cannot read the workflow from nothing.json"])
+    check(&["run", "nothing.json", "--url", closed_port], 2, &["cannot read the workflow from nothing.json"])
         .await;
     check(&["frobnicate"], 2, &["unrecognized subcommand"]).await;
     check(&["serve", "--lisen", "127.0.0.1:0"], 2, &["--listen"]).await;

@@ -360,3 +360,34 @@ fn worker_that_lost_the_job_may_still_answer() {
     story.raise("a", job, "4", "ValueError");
     story.is(job, "failed: boom");
 }
+
+struct VetoesB;
+
+impl crate::strategy::FailoverStrategy for VetoesB {
+    fn judge(
+        &self,
+        _: &crate::strategy::StrategyJob<'_>,
+        worker: &crate::strategy::StrategyWorker<'_>,
+    ) -> crate::strategy::StrategyVerdict {
+        match worker.worker.as_str() {
+            "b" => crate::strategy::StrategyVerdict::Veto,
+            _ => crate::strategy::StrategyVerdict::NEUTRAL,
+        }
+    }
+}
+
+/// The error of a job is final if nobody else may try it: a worker that the program's own strategy refuses is nobody.
+#[test]
+fn vetoed_worker_is_no_other_worker_for_a_retry() {
+    let strategy = crate::strategy::OwnStrategy::new(Arc::new(VetoesB));
+    for (settings, expected) in
+        [(Settings { strategy, ..Settings::default() }, "failed"), (Settings::default(), "running")]
+    {
+        let mut story = Story::with(settings);
+        story.join("a");
+        let job = story.submit("s");
+        story.join("b");
+        story.raise("a", job, "4", "ValueError");
+        assert_eq!(story.kept.status(job).state.name(), expected);
+    }
+}

@@ -67,7 +67,8 @@ pub(super) async fn submit(
     let body = read(&body)?;
     let tenant = caller.tenant(body.tenant.as_ref())?;
     let key = upload_keys::read_key(&headers)?;
-    let workflow = validate::parse(&context, &caller, &tenant, body.workflow, body.wait_for_capability).await?;
+    let workflow =
+        validate::parse(&context, &caller, &tenant, body.workflow, body.wait_for_capability).await?;
     let left_out = validate::left_out(&workflow);
     let fields = SubmitFields {
         priority: context.access.priority(&caller, body.priority)?,

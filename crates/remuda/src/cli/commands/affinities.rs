@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use remuda_core::id::{Shape, WorkerId};
 use remuda_core::workflow::{Workflow, WorkflowLimits};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::super::{Client, Connection};
+use super::super::{Client, Connection, UsageError};
 use super::{REQUEST_TIMEOUT, cell, find_shape, rows, short_shape, show};
 use remuda_net::terminal::{escape_control, table};
 
@@ -56,9 +56,7 @@ impl AffinitiesCommand {
             }
             Some(AffinitiesAction::Set { shape, prefer, exclude }) => {
                 if prefer.is_empty() && exclude.is_empty() {
-                    bail!(super::super::UsageError(
-                        "choose workers with --prefer, --exclude or both".to_owned()
-                    ));
+                    bail!(UsageError("choose workers with --prefer, --exclude or both".to_owned()));
                 }
                 let shape = whole_shape(&shape)?;
                 let body = json!({ "preferred": prefer, "excluded": exclude });
@@ -90,14 +88,16 @@ fn whole_shape(typed: &str) -> anyhow::Result<Shape> {
     if let Ok(shape) = typed.to_ascii_lowercase().parse() {
         return Ok(shape);
     }
+    let shown = escape_control(typed);
     if !Path::new(typed).is_file() {
-        let typed = escape_control(typed);
-        bail!("{typed:?} is neither a whole shape (64 digits) nor a workflow file");
+        let message = format!("{shown:?} is neither a whole shape (64 digits) nor a workflow file");
+        bail!(UsageError(message));
     }
-    let text = std::fs::read_to_string(typed).with_context(|| format!("cannot read {typed}"))?;
-    let no_workflow = || format!("{typed} is no workflow");
-    let text = RawValue::from_string(text).with_context(no_workflow)?;
-    let workflow = Workflow::parse(text, &WorkflowLimits::default()).with_context(no_workflow)?;
+    let text = std::fs::read_to_string(typed)
+        .map_err(|error| UsageError(format!("cannot read {shown}: {error}")))?;
+    let no_workflow = |error: &dyn std::fmt::Display| UsageError(format!("{shown} is no workflow: {error}"));
+    let text = RawValue::from_string(text).map_err(|error| no_workflow(&error))?;
+    let workflow = Workflow::parse(text, &WorkflowLimits::default()).map_err(|error| no_workflow(&error))?;
     Ok(workflow.facts().shape)
 }
 

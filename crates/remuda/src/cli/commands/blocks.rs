@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use remuda_core::id::WorkerId;
 use serde_json::Value;
 
+use super::super::short_id::find_name;
 use super::super::{Client, Connection};
 use super::{cell, find_shape, rows, short_shape, show, table_with_reason};
 use remuda_net::terminal::escape_control;
@@ -23,7 +24,7 @@ pub(crate) struct BlocksCommand {
 enum BlocksAction {
     /// Lift a block: the worker may run the shape again
     Lift {
-        /// The worker
+        /// The worker, or enough of the beginning of its name
         worker: WorkerId,
         /// The shape, or a unique prefix
         shape: String,
@@ -38,7 +39,9 @@ impl BlocksCommand {
             show(&self.connection, &answer, || list(rows(&answer, "blocks")));
             return Ok(ExitCode::SUCCESS);
         };
-        let of_worker = rows(&answer, "blocks").iter().filter(|block| block["worker"] == worker.as_str());
+        let workers = rows(&answer, "blocks").iter().filter_map(|block| block["worker"].as_str());
+        let worker = find_name("workers", workers, worker.as_str())?.unwrap_or(worker.as_str());
+        let of_worker = rows(&answer, "blocks").iter().filter(|block| block["worker"] == worker);
         let shapes = of_worker.filter_map(|block| block["shape"].as_str());
         let Some(shape) = find_shape(shapes, &shape)? else {
             let shape = escape_control(&shape);

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::super::client::is_not_found;
+use super::super::short_id::find_name;
 use super::super::{Client, Connection, UsageError};
 use super::{cell, rows, show};
 use remuda_config::parse_duration;
@@ -21,7 +22,7 @@ Examples:
 
 #[derive(Debug, Args)]
 pub(crate) struct DrainCommand {
-    /// Worker or machine to drain
+    /// Worker or machine to drain; enough of the beginning of its name will do
     #[arg(value_name = "WORKER|MACHINE")]
     name: String,
     /// Reason, shown with the worker
@@ -70,7 +71,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const WAIT_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 impl DrainCommand {
-    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+    pub(crate) async fn run(mut self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let target = self.target(&client).await?;
         let body = json!({
@@ -89,7 +90,8 @@ impl DrainCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    async fn target(&self, client: &Client) -> anyhow::Result<DrainTarget> {
+    /// What is meant; a shortened name is completed.
+    async fn target(&mut self, client: &Client) -> anyhow::Result<DrainTarget> {
         // An invalid name must not change the request path.
         if self.name.parse::<remuda_core::id::WorkerId>().is_err() {
             return Err(UsageError(format!(
@@ -98,8 +100,17 @@ impl DrainCommand {
             ))
             .into());
         }
-        if self.worker || self.machine {
-            return Ok(if self.worker { DrainTarget::Worker } else { DrainTarget::Machine });
+        let chosen = match (self.worker, self.machine) {
+            (true, _) => Some(DrainTarget::Worker),
+            (false, true) => Some(DrainTarget::Machine),
+            (false, false) => None,
+        };
+        let names = all_names(client, chosen).await?;
+        if let Some(name) = find_name("workers or machines", names.iter().map(String::as_str), &self.name)? {
+            name.clone_into(&mut self.name);
+        }
+        if let Some(chosen) = chosen {
+            return Ok(chosen);
         }
         let worker = find(client, &DrainTarget::Worker.path(&self.name)).await?;
         let machine = find(client, &DrainTarget::Machine.path(&self.name)).await?;
@@ -122,6 +133,22 @@ impl DrainCommand {
             }
         }
     }
+}
+
+/// The names of all workers and machines, or of those that are meant.
+async fn all_names(client: &Client, chosen: Option<DrainTarget>) -> anyhow::Result<Vec<String>> {
+    let lists = [
+        (DrainTarget::Worker, "/remuda/v1/workers", "workers", "id"),
+        (DrainTarget::Machine, "/remuda/v1/machines", "machines", "machine"),
+    ];
+    let mut names = Vec::new();
+    for (target, path, list, field) in lists {
+        if chosen.is_none_or(|chosen| chosen == target) {
+            let answer = client.get(path).await?;
+            names.extend(rows(&answer, list).iter().filter_map(|row| Some(row[field].as_str()?.to_owned())));
+        }
+    }
+    Ok(names)
 }
 
 async fn find(client: &Client, path: &str) -> anyhow::Result<Option<Value>> {

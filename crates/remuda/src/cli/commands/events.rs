@@ -11,8 +11,9 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
 use super::super::client::Unreachable;
+use super::super::short_id::{JobPrefix, find_name};
 use super::super::{Client, Connection};
-use super::cell;
+use super::{cell, rows};
 use remuda_net::sse::{SseEvent, SseReader};
 use remuda_net::terminal::escape_control;
 use remuda_net::terminal::print_line;
@@ -24,13 +25,13 @@ const RECONNECTS_MAX: u32 = 600;
 
 #[derive(Debug, Args)]
 pub(crate) struct EventsCommand {
-    /// Only events of this job
+    /// Only events of this job; enough of the beginning of its id will do
     #[arg(long)]
-    job: Option<JobId>,
+    job: Option<JobPrefix>,
     /// Only events of this tenant's jobs
     #[arg(long)]
     tenant: Option<Tenant>,
-    /// Only events of this worker
+    /// Only events of this worker; enough of the beginning of its name will do
     #[arg(long)]
     worker: Option<WorkerId>,
     /// Only events of jobs with this metadata, such as user=anna or order.customer=7. May be repeated
@@ -49,6 +50,12 @@ pub(crate) struct EventsCommand {
     connection: Connection,
 }
 
+/// Whose events are wanted.
+struct EventSubject {
+    job: Option<JobId>,
+    worker: Option<String>,
+}
+
 impl EventsCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         tokio::select! {
@@ -60,22 +67,23 @@ impl EventsCommand {
 
     async fn follow(&self) -> anyhow::Result<()> {
         let client = Client::new(&self.connection)?;
+        let about = self.resolve(&client).await?;
         if self.no_follow {
-            let printed = self.read(&client, &mut Some(self.after.unwrap_or(0))).await?;
+            let printed = self.read(&client, &about, &mut Some(self.after.unwrap_or(0))).await?;
             if printed == 0 && !self.connection.json {
                 print_line("no matching events");
             }
             return Ok(());
         }
         let mut last = self.after;
-        self.read(&client, &mut last).await?;
+        self.read(&client, &about, &mut last).await?;
         let mut failed = 0;
         loop {
             if failed == 0 {
                 eprintln!("remuda: connection to the plane lost; reconnecting");
             }
             tokio::time::sleep(RECONNECT_WAIT).await;
-            match self.read(&client, &mut last).await {
+            match self.read(&client, &about, &mut last).await {
                 Ok(_) => failed = 0,
                 Err(error) if error.is::<Unreachable>() && failed < RECONNECTS_MAX => failed += 1,
                 Err(error) => return Err(error),
@@ -85,8 +93,13 @@ impl EventsCommand {
 
     /// Prints events until the stream is cut or, with `--no-follow`, all stored events were printed. Returns their number;
     /// `last` is where to resume.
-    async fn read(&self, client: &Client, last: &mut Option<u64>) -> anyhow::Result<usize> {
-        let mut stream = client.open(self.request(client, *last)).await?.bytes_stream();
+    async fn read(
+        &self,
+        client: &Client,
+        about: &EventSubject,
+        last: &mut Option<u64>,
+    ) -> anyhow::Result<usize> {
+        let mut stream = client.open_events(self.request(client, about, *last)).await?.bytes_stream();
         let (mut reader, mut printed) = (SseReader::default(), 0);
         while let Some(Ok(bytes)) = stream.next().await {
             for event in reader.feed(&bytes)? {
@@ -104,12 +117,25 @@ impl EventsCommand {
         Ok(printed)
     }
 
-    fn request(&self, client: &Client, last: Option<u64>) -> RequestBuilder {
+    /// The job and the worker by their whole names. A worker that is not there may join later.
+    async fn resolve(&self, client: &Client) -> anyhow::Result<EventSubject> {
+        let job = match &self.job {
+            Some(job) => Some(job.find(client).await?),
+            None => None,
+        };
+        let Some(typed) = &self.worker else { return Ok(EventSubject { job, worker: None }) };
+        let answer = client.get("/remuda/v1/workers").await?;
+        let names = rows(&answer, "workers").iter().filter_map(|worker| worker["id"].as_str());
+        let worker = find_name("workers", names, typed.as_str())?.unwrap_or(typed.as_str()).to_owned();
+        Ok(EventSubject { job, worker: Some(worker) })
+    }
+
+    fn request(&self, client: &Client, about: &EventSubject, last: Option<u64>) -> RequestBuilder {
         let request = events_request(client, last);
         let wanted = [
-            ("job", self.job.map(|job| job.to_string())),
+            ("job", about.job.map(|job| job.to_string())),
             ("tenant", self.tenant.as_ref().map(ToString::to_string)),
-            ("worker", self.worker.as_ref().map(ToString::to_string)),
+            ("worker", about.worker.clone()),
             ("name", self.name.clone()),
         ];
         let metadata = self.metadata.iter().map(|(name, value)| (format!("metadata.{name}"), value));

@@ -1,6 +1,7 @@
 //! `remuda jobs` and `remuda cancel`.
 
 mod retry;
+mod watch;
 
 use std::process::ExitCode;
 
@@ -12,11 +13,12 @@ use remuda_core::time::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::super::{Client, Connection};
+use super::super::client::{NoPlane, Unreachable};
+use super::super::short_id::JobPrefix;
+use super::super::{Client, Connection, UsageError};
 use super::{
-    cell, parse_timestamp, request, rows, short_duration, show, terminal_width, truncate, with_brake,
+    cell, now, parse_timestamp, request, rows, short_duration, show, terminal_size, truncate, with_brake,
 };
-use remuda_net::clock::Clock;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::{escape_control, table};
 
@@ -36,7 +38,10 @@ pub(crate) struct JobsCommand {
     limit: u32,
     /// Only jobs older than this one
     #[arg(long, value_name = "JOB")]
-    before: Option<JobId>,
+    before: Option<JobPrefix>,
+    /// Keep the list up to date until Ctrl-C; without a terminal, or with --json, print a line for each change
+    #[arg(long, conflicts_with = "before")]
+    watch: bool,
     #[command(flatten)]
     connection: Connection,
 }
@@ -54,11 +59,18 @@ impl JobsCommand {
         if let Some(JobsAction::Retry(retry)) = self.action {
             return retry.run(&client, &self.connection).await;
         }
-        let answer = request(&client, Method::GET, "/remuda/v1/jobs", &self.query()).await?;
+        if self.watch {
+            return watch::run(&self, &client).await;
+        }
+        let before = match &self.before {
+            Some(before) => Some(before.find(&client).await?),
+            None => None,
+        };
+        let answer = request(&client, Method::GET, "/remuda/v1/jobs", &self.query(before)).await?;
         show(&self.connection, &answer, || match rows(&answer, "jobs") {
             [] => self.empty_message(),
             jobs => {
-                let listed = list(jobs, Clock::not_before(Timestamp::ZERO).now(), terminal_width());
+                let listed = list(jobs, now(), terminal_size().map(|(width, _)| width));
                 let listed = with_brake(&answer, listed);
                 match answer["next"].as_str() {
                     Some(next) => format!("{listed}\n\nmore: {}", self.next_page(next)),
@@ -69,11 +81,11 @@ impl JobsCommand {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn query(&self) -> Vec<(&'static str, String)> {
+    fn query(&self, before: Option<JobId>) -> Vec<(&'static str, String)> {
         let optional = [
             ("state", self.state.clone()),
             ("tenant", self.tenant.as_ref().map(ToString::to_string)),
-            ("before", self.before.map(|job| job.to_string())),
+            ("before", before.map(|job| job.to_string())),
             ("limit", Some(self.limit.to_string())),
         ];
         optional.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
@@ -94,10 +106,8 @@ impl JobsCommand {
     /// The command that shows the next page.
     fn next_page(&self, next: &str) -> String {
         let mut command = "remuda jobs".to_owned();
-        for (name, value) in self.query() {
-            if name != "before" {
-                command.push_str(&format!(" --{name} {value}"));
-            }
+        for (name, value) in self.query(None) {
+            command.push_str(&format!(" --{name} {value}"));
         }
         format!("{command} --before {}", escape_control(next))
     }
@@ -140,9 +150,9 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct CancelCommand {
-    /// Jobs to cancel
+    /// Jobs to cancel, by their ids or enough of their beginnings
     #[arg(required = true, value_name = "JOB")]
-    jobs: Vec<JobId>,
+    jobs: Vec<JobPrefix>,
     /// Reason, shown with the job
     #[arg(long)]
     reason: Option<String>,
@@ -155,15 +165,20 @@ impl CancelCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let mut code = ExitCode::SUCCESS;
-        for job in self.jobs {
-            let body = json!({ "reason": self.reason.clone().unwrap_or_default() });
-            match client.post(&format!("/remuda/v1/jobs/{job}/cancel"), &body).await {
-                Ok(answer) => show(&self.connection, &answer, || format!("{job} cancelled")),
-                Err(error) if error.is::<super::super::client::Unreachable>() => return Err(error),
+        for job in &self.jobs {
+            match self.cancel(&client, job).await {
+                Ok(()) => {}
+                // It is not known which job is meant.
+                Err(error)
+                    if error.is::<Unreachable>() || error.is::<NoPlane>() || error.is::<UsageError>() =>
+                {
+                    return Err(error);
+                }
                 Err(error) => {
                     code = ExitCode::FAILURE;
                     if self.connection.json {
-                        print_line(&json!({ "id": job, "error": error.to_string() }).to_string());
+                        let told = json!({ "id": job.to_string(), "error": error.to_string() });
+                        print_line(&told.to_string());
                     } else {
                         eprintln!("remuda: job {job}: {}", escape_control(&format!("{error:#}")));
                     }
@@ -171,6 +186,14 @@ impl CancelCommand {
             }
         }
         Ok(code)
+    }
+
+    async fn cancel(&self, client: &Client, job: &JobPrefix) -> anyhow::Result<()> {
+        let job = job.find(client).await?;
+        let body = json!({ "reason": self.reason.clone().unwrap_or_default() });
+        let answer = client.post(&format!("/remuda/v1/jobs/{job}/cancel"), &body).await?;
+        show(&self.connection, &answer, || format!("{job} cancelled"));
+        Ok(())
     }
 }
 

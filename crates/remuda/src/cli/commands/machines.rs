@@ -7,13 +7,15 @@ use remuda_core::id::MachineId;
 use remuda_core::time::Timestamp;
 use serde_json::Value;
 
+use super::super::client::is_not_found;
+use super::super::short_id::find_name;
 use super::super::{Client, Connection};
 use super::{ago, cell, money, now, rows, show, table_with_reason};
 use remuda_net::terminal::escape_control;
 
 #[derive(Debug, Args)]
 pub(crate) struct MachinesCommand {
-    /// Show all details of this machine
+    /// Show all details of this machine; enough of the beginning of its name will do
     machine: Option<MachineId>,
     #[command(flatten)]
     connection: Connection,
@@ -24,7 +26,7 @@ impl MachinesCommand {
         let client = Client::new(&self.connection)?;
         match &self.machine {
             Some(machine) => {
-                let answer = client.get(&format!("/remuda/v1/machines/{machine}")).await?;
+                let answer = find_machine(&client, machine).await?;
                 show(&self.connection, &answer, || render_machine(&answer, now()));
             }
             None => {
@@ -33,6 +35,20 @@ impl MachinesCommand {
             }
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+async fn find_machine(client: &Client, typed: &MachineId) -> anyhow::Result<Value> {
+    let path = |name: &str| format!("/remuda/v1/machines/{name}");
+    let unknown = match client.get(&path(typed.as_str())).await {
+        Err(error) if is_not_found(&error) => error,
+        answer => return answer,
+    };
+    let listed = client.get("/remuda/v1/machines").await?;
+    let names = rows(&listed, "machines").iter().filter_map(|machine| machine["machine"].as_str());
+    match find_name("machines", names, typed.as_str())? {
+        Some(name) => client.get(&path(name)).await,
+        None => Err(unknown),
     }
 }
 

@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use remuda_core::id::JobId;
 use remuda_core::time::humanize;
 use serde_json::Value;
 
+use super::super::short_id::JobPrefix;
 use super::super::{Client, Connection};
 use super::{cell, parse_timestamp, rows, short_shape, show, table_with_reason};
 use remuda_net::terminal::{escape_control, table};
@@ -17,8 +17,8 @@ const SENTENCE_CHARS_MAX: usize = 400;
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyCommand {
-    /// The job
-    job: JobId,
+    /// The job's id, or enough of its beginning
+    job: JobPrefix,
     /// Show every message whole, with its line breaks
     #[arg(long, short)]
     verbose: bool,
@@ -29,7 +29,8 @@ pub(crate) struct WhyCommand {
 impl WhyCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let why = client.get(&format!("/remuda/v1/jobs/{}/why", self.job)).await?;
+        let job = self.job.find(&client).await?;
+        let why = client.get(&format!("/remuda/v1/jobs/{job}/why")).await?;
         show(&self.connection, &why, || {
             let messages = self.verbose.then(|| messages(rows(&why, "attempts"))).flatten();
             [Some(explain_job(&why)), messages].into_iter().flatten().collect::<Vec<_>>().join("\n\n")

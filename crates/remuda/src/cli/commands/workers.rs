@@ -19,20 +19,35 @@ impl WorkersCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let answer = client.get("/remuda/v1/workers").await?;
-        show(&self.connection, &answer, || with_brake(&answer, list(rows(&answer, "workers"))));
+        show(&self.connection, &answer, || with_brake(&answer, list(&answer)));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn list(workers: &[Value]) -> String {
+fn list(answer: &Value) -> String {
+    let workers = rows(answer, "workers");
     if workers.is_empty() {
-        return "no worker has joined: start one with `remuda worker --exec COMMAND`".to_owned();
+        return advice(rows(answer, "own_servers"));
     }
     let titles = [
         "ID", "STATE", "PRESENCE", "SLOTS", "SEEN", "UPTIME", "STALE", "DONE", "FAILED", "LOST", "HOLDS",
         "REASON",
     ];
     table_with_reason(&titles, workers.iter().map(row).collect())
+}
+
+/// What to do while there are no workers.
+fn advice(own_servers: &[Value]) -> String {
+    if own_servers.is_empty() {
+        return "no worker has joined: start one with `remuda worker --comfyui URL` or `remuda worker --exec COMMAND`"
+            .to_owned();
+    }
+    let servers: Vec<_> = own_servers.iter().map(cell).collect();
+    format!(
+        "no worker has joined yet: this plane was started with ComfyUI at {}, and its worker joins as soon as that answers \
+         and has passed a self-test. Is ComfyUI running there?",
+        servers.join(", ")
+    )
 }
 
 fn row(worker: &Value) -> Vec<String> {
@@ -97,8 +112,14 @@ mod tests {
         let expected = "\
 ID   STATE   PRESENCE  SLOTS  SEEN    UPTIME  STALE  DONE  FAILED  LOST  HOLDS      REASON
 red  active  online    2/2    4s ago  99%     4!     7     1       0     j1 40% +1  unreliable: went stale 3 times within an hour";
-        assert_eq!(list(&[red]), expected);
-        assert!(list(&[]).contains("remuda worker --exec"));
+        assert_eq!(list(&json!({ "workers": [red] })), expected);
+    }
+
+    #[test]
+    fn without_workers_the_next_step_is_named() {
+        assert!(list(&json!({ "workers": [] })).contains("remuda worker --comfyui"));
+        let waiting = list(&json!({ "workers": [], "own_servers": ["http://gpu:8188"] }));
+        assert!(waiting.contains("started with ComfyUI at http://gpu:8188"), "{waiting}");
     }
 
     #[test]

@@ -8,12 +8,14 @@ use remuda_models::{Capability, Device, LoadError, ModelInfo, ModelSpec, engine}
 use serde_json::json;
 
 use super::size;
+use crate::cli::DataSettings;
+use crate::cli::model_path::{find_model, models_folder};
 use remuda_net::terminal::escape_control;
 use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
-    /// The file or folder it lies in
+    /// The file or folder it lies in, or the bare name of a fetched model
     path: PathBuf,
     /// What it is to do, where its files leave that open
     #[arg(long, value_name = "NAME")]
@@ -21,6 +23,8 @@ pub(super) struct Check {
     /// What it is to compute on: cpu, cuda, cuda:1, …; by default a card, where there is one it can use
     #[arg(long, value_name = "NAME")]
     device: Option<Device>,
+    #[command(flatten)]
+    settings: DataSettings,
     /// Print JSON for scripts
     #[arg(long)]
     json: bool,
@@ -28,11 +32,9 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let spec = ModelSpec {
-            capability: self.capability,
-            device: self.device,
-            ..ModelSpec::new("check", &self.path)
-        };
+        let path = find_model(&self.path, &models_folder(&self.settings.load()?))?;
+        let spec =
+            ModelSpec { capability: self.capability, device: self.device, ..ModelSpec::new("check", &path) };
         match engine::engines().find(&spec) {
             Ok((_, found)) => {
                 print_line(&if self.json { json!({ "found": found }).to_string() } else { told(&found) });

@@ -9,7 +9,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::size;
-use crate::cli::Settings;
+use crate::cli::DataSettings;
+use crate::cli::model_path::models_folder;
 use remuda_config::closest_name;
 use remuda_models::fetch::download::{DEFAULT_INDEX, FetchStage, configure_client};
 use remuda_models::fetch::{
@@ -22,7 +23,7 @@ use remuda_net::terminal::table;
 #[derive(Debug, Args)]
 struct Place {
     #[command(flatten)]
-    settings: Settings,
+    settings: DataSettings,
     /// Folder that models lie in; by default `models` in the data folder
     #[arg(long, value_name = "DIR")]
     into: Option<PathBuf>,
@@ -35,7 +36,7 @@ impl Place {
     fn folder(&self) -> anyhow::Result<PathBuf> {
         match &self.into {
             Some(folder) => Ok(folder.clone()),
-            None => Ok(self.settings.load()?.serve.data.join("models")),
+            None => Ok(models_folder(&self.settings.load()?)),
         }
     }
 }
@@ -113,11 +114,14 @@ impl Get {
             });
             print_line(&told.to_string());
         } else {
-            let (name, path, bytes) = (package.name, path.display(), size(package.unpacked_bytes()));
+            let (name, place, bytes) = (package.name, path.display(), size(package.unpacked_bytes()));
             print_line(&match urls {
-                None => format!("{name} is already here, and whole: {path} ({bytes})"),
-                Some(_) => format!("{name} is here: {path} ({bytes}, {})", package.licence),
+                None => format!("{name} is already here, and whole: {place} ({bytes})"),
+                Some(_) => format!("{name} is here: {place} ({bytes}, {})", package.licence),
             });
+            // The bare name is found only where models lie by default.
+            let named = if self.place.into.is_none() { name.to_owned() } else { place.to_string() };
+            print_line(&format!("serve it with `remuda up --model NAME={named}`"));
         }
         Ok(ExitCode::SUCCESS)
     }

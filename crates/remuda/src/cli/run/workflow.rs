@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use remuda_core::workflow::{GraphNode, InputGraph};
 use remuda_store::blobs::BlobHash;
 use serde_json::json;
@@ -49,22 +48,26 @@ pub(super) struct SubmittedWorkflow {
 impl SubmittedWorkflow {
     /// With `has_service` the workflow is for another service than ComfyUI and may have any form.
     pub(super) fn read(path: &Path, has_service: bool) -> anyhow::Result<SubmittedWorkflow> {
+        let shown = path.display();
         let text = if path.as_os_str() == "-" {
             let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.context("cannot read the workflow from standard input")?;
-            text
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
         } else {
             std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read the workflow from {}", path.display()))?
         };
-        let text: Box<RawValue> =
-            serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
+        let text =
+            text.map_err(|error| UsageError(format!("cannot read the workflow from {shown}: {error}")))?;
+        let text: Box<RawValue> = serde_json::from_str(&text)
+            .map_err(|error| UsageError(format!("{shown} is no workflow: it is not JSON ({error})")))?;
+        if !text.get().starts_with('{') {
+            let message =
+                format!("{shown} is no workflow: a workflow is a JSON object, such as a graph in API format");
+            return Err(UsageError(message).into());
+        }
         let graph = EditableGraph::read(&text);
         if graph.is_none() && !has_service && is_web_ui_format(&text) {
             let message = format!(
-                "{} is in the format of ComfyUI's web UI: export it there with \"Export (API)\"",
-                path.display()
+                "{shown} is in the format of ComfyUI's web UI: export it there with \"Export (API)\""
             );
             return Err(UsageError(message).into());
         }

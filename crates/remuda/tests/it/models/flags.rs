@@ -72,3 +72,45 @@ fn configured_models_are_shown_and_checked() {
         assert!(!is_fine && said.contains(told), "{text}: {said}");
     }
 }
+
+/// A model that was fetched is named without its folder.
+#[test]
+fn bare_name_finds_the_fetched_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = folder.path().join("data/models");
+    fs::create_dir_all(&models).unwrap();
+    stand_ins(&models);
+    let check = |arguments: &[&str]| {
+        let ended = run(folder.path(), &[&["models", "check", "--data", "data"], arguments].concat());
+        String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned()
+    };
+    // `check` knows no stand-ins, and says which file it looked at.
+    assert_contains_all(&check(&["embed.fake"]), &["data/models/embed.fake: not supported"]);
+    // A file of this name in the current folder comes first.
+    stand_ins(folder.path());
+    let said = check(&["embed.fake"]);
+    assert!(said.contains("embed.fake: not supported") && !said.contains("data/models"), "{said}");
+    let worker = ["worker", "--data", "data", "--model"];
+    for (model, words) in [
+        ("embed=all-minilm-l6-v2", &["remuda models get all-minilm-l6-v2"][..]),
+        ("embed=all-minilm-l6v2", &["all-minilm-l6v2", "no file or folder found here"]),
+        ("embed=models/all-minilm-l6-v2", &["models/all-minilm-l6-v2", "no file or folder found here"]),
+    ] {
+        let ended = run(folder.path(), &[&worker[..], &[model]].concat());
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{said}");
+        assert_contains_all(&said, words);
+    }
+}
+
+#[test]
+fn next_line_of_the_documents_serves_what_the_line_before_fetched() {
+    for document in ["README.md", "docs/models.md"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
+        let text = fs::read_to_string(path).unwrap();
+        let mut lines = text.lines().skip_while(|line| !line.starts_with("remuda models get "));
+        let name = lines.next().unwrap().split_whitespace().nth(3).unwrap();
+        let next = lines.next().unwrap();
+        assert!(next.contains(&format!("--model embed={name},")), "{document}: {next}");
+    }
+}

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use remuda_core::id::{JobId, Tenant};
+use remuda_core::id::Tenant;
 use remuda_core::time::Timestamp;
 use remuda_net::clock::Clock;
 use remuda_net::terminal::{escape_control, print_line};
@@ -12,6 +12,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::super::client::Unreachable;
+use super::super::super::short_id::JobPrefix;
 use super::super::super::{Client, Connection};
 use super::super::{parse_timestamp, request, rows, show};
 
@@ -28,9 +29,9 @@ const JOBS_MAX: usize = 10_000;
 
 #[derive(Debug, Args)]
 pub(super) struct RetryArgs {
-    /// Ended jobs to run again
+    /// Ended jobs to run again, by their ids or enough of their beginnings
     #[arg(value_name = "JOB", required_unless_present = "failed", conflicts_with = "failed")]
-    jobs: Vec<JobId>,
+    jobs: Vec<JobPrefix>,
     /// Run every failed job again that ended within --since
     #[arg(long, requires = "since")]
     failed: bool,
@@ -47,7 +48,13 @@ impl RetryArgs {
     pub(super) async fn run(self, client: &Client, connection: &Connection) -> anyhow::Result<ExitCode> {
         let jobs = match self.since {
             Some(since) => self.failed_jobs(client, since).await?,
-            None => self.jobs.iter().map(ToString::to_string).collect(),
+            None => {
+                let mut jobs = Vec::new();
+                for job in &self.jobs {
+                    jobs.push(job.find(client).await?.to_string());
+                }
+                jobs
+            }
         };
         if jobs.is_empty() {
             show(connection, &json!({ "retried": 0 }), || "no failed job ended within that time".to_owned());
