@@ -57,7 +57,7 @@ impl Plane {
     pub fn workers_of(&self, service: &Service) -> impl Iterator<Item = &Worker> {
         self.workers.iter().filter(move |worker| {
             worker.services.contains(service)
-                && matches!(worker.state, WorkerState::Spawning | WorkerState::Active)
+                && matches!(worker.state(), WorkerState::Spawning | WorkerState::Active)
         })
     }
 
