@@ -67,7 +67,8 @@ const SPOILS: &[Fault] = &[
 /// What a job asks for, and so how it must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    Good,
+    /// Its picture has this colour, which no other has.
+    Good(u64),
     /// A node of it fails wherever it runs.
     Fails,
     /// No server takes it.
@@ -79,14 +80,14 @@ impl Kind {
         match number % 40 {
             7 => Kind::Fails,
             23 => Kind::Wrong,
-            _ => Kind::Good,
+            _ => Kind::Good(number),
         }
     }
 
     fn workflow(self, number: u64) -> Value {
         let slow = picture(number).sleep(0.4, 4);
         match self {
-            Kind::Good => slow.saved(),
+            Kind::Good(_) => slow.saved(),
             Kind::Fails => slow.fail("error").saved(),
             Kind::Wrong => {
                 let mut workflow = slow.saved();
@@ -113,10 +114,10 @@ async fn a_thousand_jobs_end_once_and_rightly_whatever_goes_wrong() {
     all_ended(&plane).await;
     let took = began.elapsed();
     fakes.iter().for_each(|fake| fake.control().set_faults(Faults::none()));
-    for (job, kind) in &jobs {
-        ended_rightly(&plane, job, *kind).await;
-    }
     let counts: Vec<Counts> = fakes.iter().map(Fake::counts).collect();
+    for (job, kind) in &jobs {
+        ended_rightly(&plane, &counts, job, *kind).await;
+    }
     let struck: u64 = counts.iter().flat_map(|counts| counts.faults.values()).sum();
     let (executions, wasted) = waste(&counts, &jobs);
     eprintln!(
@@ -244,18 +245,22 @@ async fn submit(client: &Client) -> BTreeMap<String, Kind> {
 }
 
 /// That it ended as its workflow deserves, and with what is its own.
-async fn ended_rightly(plane: &Plane, job: &str, kind: Kind) {
+async fn ended_rightly(plane: &Plane, counts: &[Counts], job: &str, kind: Kind) {
     let ended = plane.job(job).await;
     let reason = ended["reason"].as_str().unwrap();
     match kind {
-        Kind::Good => {
+        Kind::Good(color) => {
             assert_eq!(ended["state"], "completed", "{ended}");
             let files = files(plane, &ended).await;
             assert_eq!(files.len(), 1, "{ended}");
-            // The server writes into every picture what it was asked for, the folder of the job with it.
-            let own = format!("{}-{}/", &job[24..], ended["attempt"]);
-            let has_own = files[0].1.windows(own.len()).any(|piece| piece == own.as_bytes());
-            assert!(has_own, "the picture of another attempt than {own}: {ended}");
+            // The server writes into every picture what it was asked for. The worker removes the folder of this attempt from
+            // it, and of no other: one that is left is that of another attempt.
+            let has = |text: &str| files[0].1.windows(text.len()).any(|piece| piece == text.as_bytes());
+            assert!(has(&format!("\"color\":{color},")), "the picture of another job: {ended}");
+            assert!(has("\"filename_prefix\":\"picture\"") && !has("remuda/"), "of another attempt: {ended}");
+            let attempt = ended["attempt"].as_u64().and_then(|it| u32::try_from(it).ok()).unwrap();
+            let id = prompt_id(job, attempt);
+            assert!(counts.iter().any(|counts| counts.executions.contains_key(&id)), "it never ran: {ended}");
         }
         Kind::Fails => {
             assert_eq!(ended["state"], "failed", "{ended}");
@@ -287,7 +292,8 @@ fn waste(counts: &[Counts], jobs: &BTreeMap<String, Kind>) -> (usize, Vec<(Strin
         for attempt in (1..=ATTEMPTS_MAX).rev() {
             let Some((times, faults)) = runs.get(prompt_id(job, attempt).as_str()) else { continue };
             executions += *times as usize;
-            let is_spoilt = *kind != Kind::Good || faults.iter().any(|fault| SPOILS.contains(fault));
+            let is_spoilt =
+                !matches!(kind, Kind::Good(_)) || faults.iter().any(|fault| SPOILS.contains(fault));
             let is_doubled = *times > 1 && !faults.contains(&Fault::Duplicate);
             if is_doubled || has_later && !is_spoilt {
                 eprintln!("attempt {attempt} of {job} ran {times} times and met {faults:?}");

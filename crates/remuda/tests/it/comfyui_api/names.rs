@@ -18,7 +18,8 @@ async fn run(stage: &ComfyFixture, graph: &Value) -> (String, Value) {
     let is_its = |it: &&Value| it["type"] == "executed" && it["data"]["prompt_id"] == *id;
     let executed = heard.iter().find(is_its).unwrap_or_else(|| panic!("{heard:?}"));
     let file = executed["data"]["output"]["images"][0].clone();
-    assert_eq!(entry(stage, &id).await["outputs"]["2"]["images"][0], file, "the history says the same");
+    let node = executed["data"]["node"].as_str().unwrap();
+    assert_eq!(entry(stage, &id).await["outputs"][node]["images"][0], file, "the history says the same");
     (id, file)
 }
 
