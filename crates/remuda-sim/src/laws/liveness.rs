@@ -283,7 +283,7 @@ fn queue_reason(plane: &Plane, now: Timestamp, job: &Job, host: &Host) -> Reason
             Availability::Draining | Availability::Terminated | Availability::Starting,
         )) => Reason::Worker,
         None
-        | Some(PassedOver::Mismatch(_) | PassedOver::Excluded)
+        | Some(PassedOver::Mismatch(_) | PassedOver::Excluded | PassedOver::Vetoed)
         | Some(PassedOver::Unavailable(
             Availability::Ready
             | Availability::Failed
