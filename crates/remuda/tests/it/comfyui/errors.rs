@@ -17,15 +17,12 @@ fn failed(job: &Value, attempts: u32) -> &str {
     reason.strip_prefix("failed (job): ").unwrap_or_else(|| panic!("it was its own fault: {job}"))
 }
 
-/// That the second attempt began as soon as the first had failed, and the job ended with the last one (L7).
-fn told_at_once(why: &Value, ended: &Value) {
+/// That the second attempt began as soon as the first had failed (L7).
+fn told_at_once(why: &Value) {
     let at = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("a time: {value} in {why}"));
-    let attempts = why["attempts"].as_array().unwrap();
-    for pair in attempts.windows(2) {
+    for pair in why["attempts"].as_array().unwrap().windows(2) {
         assert!(at(&pair[1]["started_at"]) - at(&pair[0]["ended_at"]) < 2000, "{why}");
     }
-    let last = at(&attempts[attempts.len() - 1]["ended_at"]);
-    assert_eq!(at(&ended["changed_at"]), last, "{ended}");
 }
 
 /// Faults: J7, V10.
@@ -38,7 +35,7 @@ async fn node_error_is_told_at_once_with_one_two_and_three_servers() {
         let ended = stage.run(picture(TestRng::new().below(1 << 24)).fail("error").saved()).await;
         println!("{servers} servers: told after {:?}", began.elapsed());
         assert_contains_all(failed(&ended, servers.min(2)), &["RemudaFail", "ValueError"]);
-        told_at_once(&stage.why(ended["id"].as_str().unwrap()).await, &ended);
+        told_at_once(&stage.why(ended["id"].as_str().unwrap()).await);
         // The same workflow again, and another one: nobody waits for a block.
         completed_at_once(&stage.run(picture(1).saved()).await);
         let server = Server::fake(Options::default()).await;
