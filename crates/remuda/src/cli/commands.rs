@@ -16,6 +16,7 @@ mod status;
 mod why;
 mod workers;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::bail;
