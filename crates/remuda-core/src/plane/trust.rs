@@ -257,13 +257,13 @@ impl Trust {
         scope
     }
 
-    /// The workflow itself fails: no worker is kept apart from it any longer. A block of its shape that began with errors
-    /// of jobs goes too, because this one may have been part of its evidence.
+    /// The workflow itself fails: no worker is kept apart from it any longer. A wider block that concerns it and began with
+    /// errors of jobs goes too, because this one may have been part of its evidence.
     pub(super) fn acquit_workers(&mut self, now: Timestamp, job: &Job, outbox: &mut Outbox) {
-        let (workflow, shape) = (BlockScope::Workflow(job.workflow_hash), *job.kind.shape);
+        let scopes = job.scopes();
         let is_meant = |scope: &BlockScope, block: &Block| {
-            let is_wide = !matches!(scope, BlockScope::Workflow(_));
-            *scope == workflow || is_wide && block.shape == shape && block.cause.is_job_fault()
+            let is_exact = matches!(scope, BlockScope::Workflow(_));
+            scopes.contains(scope) && (is_exact || block.cause.is_job_fault())
         };
         for (worker, scope) in self.blocks.find(|_, scope, block| is_meant(scope, block)) {
             self.lift(now, &worker, &scope, "the workflow itself fails", outbox);

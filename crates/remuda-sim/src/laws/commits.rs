@@ -68,7 +68,9 @@ impl Laws {
                     let lifted = self.blocks.remove(&(worker.clone(), scope.clone()));
                     // Its service may have started again since.
                     let is_of_service = lifted.is_some_and(|(_, cause)| cause == Cause::Service);
-                    let has_reason = is_of_service || is_reason_to_lift(records, worker, scope, scenario);
+                    let is_of_jobs = lifted.is_some_and(|(_, cause)| cause == Cause::Job);
+                    let has_reason =
+                        is_of_service || is_reason_to_lift(records, worker, scope, is_of_jobs, scenario);
                     if self.tracks_blocks && !has_reason {
                         self.violated(
                             Law::S12,
@@ -265,8 +267,14 @@ impl Laws {
 }
 
 /// A success, an error of the workflow itself, no worker to go to instead, a quarantine of the shape, or the removal of
-/// the worker.
-fn is_reason_to_lift(records: &[Record], worker: &WorkerId, scope: &BlockScope, scenario: &Scenario) -> bool {
+/// the worker. `is_of_jobs`: errors of jobs began the block, so that of a job it concerns may have been evidence for it.
+fn is_reason_to_lift(
+    records: &[Record],
+    worker: &WorkerId,
+    scope: &BlockScope,
+    is_of_jobs: bool,
+    scenario: &Scenario,
+) -> bool {
     let concerns = |job: JobId| scenario.scopes_of(job).contains(scope);
     records.iter().any(|record| match record {
         Record::JobStatus { job, status } => match &status.state {
@@ -274,7 +282,7 @@ fn is_reason_to_lift(records: &[Record], worker: &WorkerId, scope: &BlockScope, 
                 by == worker && scenario.shapes_of(scope).any(|shape| shape == scenario.shape_of(*job))
             }
             StateRow::Failed { cause: Cause::Job, .. } => {
-                matches!(scope, BlockScope::Workflow(_)) && concerns(*job)
+                (is_of_jobs || matches!(scope, BlockScope::Workflow(_))) && concerns(*job)
             }
             StateRow::Failed { .. }
             | StateRow::Queued { .. }
