@@ -249,9 +249,9 @@ async fn redirects_are_not_followed() {
     std::fs::write(folder.path().join("w.json"), "{\"n\":1}").unwrap();
     let (code, said) =
         crate::start::run(folder.path(), &["run", "w.json", "--url", &url, "--token", "x"]).await;
-    assert_eq!(code, 1, "{said}");
+    assert_eq!(code, 3, "it is no plane: {said}");
     let (code, said) = crate::start::run(folder.path(), &["blobs", "put", "w.json", "--url", &url]).await;
-    assert_eq!(code, 1, "{said}");
+    assert_eq!(code, 3, "it is no plane: {said}");
     let asked = tokio::time::timeout(Duration::from_millis(200), inside.accept()).await;
     assert!(asked.is_err(), "a redirect was followed");
     redirecting.abort();

@@ -1,5 +1,7 @@
 //! Prompts that the server refuses or that fail: the cause decides what follows.
 
+use std::time::Duration;
+
 use remuda_fakes::comfyui::{Fault, Faults, Options};
 use serde_json::{Value, json};
 
@@ -19,9 +21,13 @@ fn failed(job: &Value, attempts: u32) -> &str {
 
 /// That the second attempt began as soon as the first had failed (L7).
 fn told_at_once(why: &Value) {
-    let at = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("a time: {value} in {why}"));
+    let at = |value: &Value| {
+        let time = value.as_str().and_then(|time| humantime::parse_rfc3339(time).ok());
+        time.unwrap_or_else(|| panic!("a time: {value} in {why}"))
+    };
     for pair in why["attempts"].as_array().unwrap().windows(2) {
-        assert!(at(&pair[1]["started_at"]) - at(&pair[0]["ended_at"]) < 2000, "{why}");
+        let waited = at(&pair[1]["started_at"]).duration_since(at(&pair[0]["ended_at"])).unwrap();
+        assert!(waited < Duration::from_secs(2), "{why}");
     }
 }
 

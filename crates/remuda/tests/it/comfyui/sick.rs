@@ -84,7 +84,7 @@ async fn poison_workflow_gets_no_third_server() {
         let job = plane.submit(picture(1).fail(kind).saved()).await;
         let ended = ended(&plane, &job).await;
         assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(2)), "{kind}: {ended}");
-        assert_contains_all(ended["reason"].as_str().unwrap(), &["quarantined", "poison"]);
+        assert_contains_all(ended["reason"].as_str().unwrap(), &["stopped by the plane", "poison"]);
         let restarted =
             || servers.iter().zip(&before).filter(|(server, before)| server.pid() != **before).count();
         wait_until("two were restarted", async || (restarted() == 2).then_some(())).await;
