@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::id::Hash;
+use crate::service::ServiceState;
 use crate::verdict::CrashEvidence;
+use crate::wire::ServiceStatus;
 
 fn worker(name: &str) -> WorkerId {
     name.parse().unwrap()
@@ -227,4 +229,33 @@ pub(crate) fn life_table() -> String {
         }
     }
     table
+}
+
+#[test]
+fn ended_attempt_is_shown_as_it_ended_and_no_probe_came_before_its_submission() {
+    let at = |second: u64| Timestamp::from_millis(second * 1000);
+    let mut job = check(&[(0, start("a"))], "running", &[]);
+    let status = |submitted, checked| ServiceStatus {
+        status: ServiceState::Running,
+        submitted_millis_ago: submitted,
+        checked_millis_ago: checked,
+    };
+    job.note_service(at(10), &status(Some(1000), None));
+    // The worker's clock runs faster than ours: by that, it asked before it submitted.
+    job.note_service(at(20), &status(Some(12_000), Some(11_500)));
+    let ended = |verdict, cause| JobEvent::Fail {
+        fence: fence(1),
+        failure: AttemptFailure::new(verdict, cause, "boom"),
+        retry_class: RetryClass::Retry,
+    };
+    for (event, status, checked_at) in [
+        (ended(AttemptVerdict::Failed, Cause::Job), ServiceState::Failed, at(30)),
+        (ended(AttemptVerdict::WorkerSilent, Cause::Worker), ServiceState::Unknown, at(9)),
+    ] {
+        let mut job = job.clone();
+        job.apply(at(30), event, &Settings::default()).unwrap();
+        let service = job.attempts()[0].service.clone().unwrap();
+        assert_eq!((service.service_status, service.service_submitted_at), (status, Some(at(9))));
+        assert_eq!(service.last_service_check, Some(checked_at));
+    }
 }

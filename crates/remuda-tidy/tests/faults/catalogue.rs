@@ -262,7 +262,7 @@ const MALICE: &[FaultRow] = &[
 ];
 
 /// Section 13 of the catalogue is newer than the code that it judges.
-const VERDICT_RULES: &str = "attribution of failures by evidence";
+const BOUNDS: &str = "bounds of what one participant may bring, and damaged stores";
 
 const VERDICTS: &[FaultRow] = &[
     built("J1", "a busy agent ends its long poll to send the next beat"),
@@ -282,7 +282,7 @@ const VERDICTS: &[FaultRow] = &[
     built("J15", "a limit or budget is lowered while machines are busy"),
     built("J16", "one 401 or 403 from a provider or a proxy"),
     built("J17", "orphans are found, and the plane restarts every few seconds"),
-    later("J18", "a worker claims giant numbers of slots, attempts, incarnations", VERDICT_RULES),
-    later("J19", "a few clients cause an extreme load", VERDICT_RULES),
-    later("J20", "a log is truncated, a folder deleted, an old copy restored", VERDICT_RULES),
+    later("J18", "a worker claims giant numbers of slots, attempts, incarnations", BOUNDS),
+    later("J19", "a few clients cause an extreme load", BOUNDS),
+    later("J20", "a log is truncated, a folder deleted, an old copy restored", BOUNDS),
 ];
