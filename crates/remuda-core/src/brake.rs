@@ -31,7 +31,7 @@
 //!
 //! A missing proof is asked for: the long polls of a few workers that are online are answered at once, so that they beat
 //! again. While there is no proof, a silent worker is suspect and then offline, which is simply true, but its attempts stay
-//! with it and nobody is failed or replaced. That costs nothing: a worker that could take the attempts must be heard
+//! with it and no worker is failed or replaced. That costs nothing: a worker that could take the attempts must be heard
 //! first, and its beat is the proof. A fleet whose processes all died is judged by its closed connections; one that lost
 //! power is offline in time, and its jobs move one lease after the first worker joins. `HOLD_MAX` ends it in any case.
 //!

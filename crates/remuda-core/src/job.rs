@@ -358,8 +358,8 @@ impl Job {
     }
 
     pub fn crashed_workers(&self) -> &BTreeSet<WorkerId> {
-        static NOBODY: BTreeSet<WorkerId> = BTreeSet::new();
-        self.history.as_ref().map_or(&NOBODY, |history| &history.crashed_workers)
+        static NO_WORKERS: BTreeSet<WorkerId> = BTreeSet::new();
+        self.history.as_ref().map_or(&NO_WORKERS, |history| &history.crashed_workers)
     }
 
     pub fn attempts(&self) -> &[PastAttempt] {

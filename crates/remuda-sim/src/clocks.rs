@@ -13,26 +13,14 @@
 //! machine is compared with that of another. A start at another time of the day is not part of the comparison: budgets are
 //! per day, and deadlines are stored as wall time.
 
-use crate::faults::Fault;
 use crate::law::Law;
 use crate::outcome::{Outcome, Violation};
-use crate::scenario::Scenario;
+use crate::scenario::ClockShift;
 use crate::settings::WorldSettings;
 use crate::world::World;
 
 /// One world in so many is run twice.
 const COMPARED_EVERY: u64 = 8;
-/// Whole days, so that budgets per day are the same.
-const EPOCH_SHIFT: u64 = 41 * 86_400_000;
-/// Three years and a little.
-const HOST_SHIFT: u64 = 3 * 365 * 86_400_000 + 12_345;
-
-/// What the wall clocks of a world show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClockShift {
-    None,
-    Other,
-}
 
 /// Adds a violation if another time on every wall clock changes what happens.
 pub(crate) fn check(seed: u64, settings: &WorldSettings, mut outcome: Outcome) -> Outcome {
@@ -48,20 +36,4 @@ pub(crate) fn check(seed: u64, settings: &WorldSettings, mut outcome: Outcome) -
         outcome.violations.push(Violation { law: Law::S10, at: 0, what });
     }
     outcome
-}
-
-impl Scenario {
-    pub(crate) fn shift_clocks(&mut self, shift: ClockShift) {
-        if shift == ClockShift::None {
-            return;
-        }
-        self.epoch += EPOCH_SHIFT;
-        self.clock_shift = HOST_SHIFT;
-        self.hosts.iter_mut().for_each(|host| host.clock_offset += HOST_SHIFT);
-        for planned in &mut self.faults {
-            if let Fault::JumpClock { by } = &mut planned.fault {
-                *by = -*by * 2;
-            }
-        }
-    }
 }

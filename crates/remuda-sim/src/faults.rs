@@ -117,7 +117,7 @@ pub(crate) enum Fault {
     StoreOutage {
         lasts: u64,
     },
-    /// Commits fail, and the writer is told so; some were kept all the same.
+    /// Commits fail, and the writer is told so; some were kept nevertheless.
     FailCommits {
         lasts: u64,
     },

@@ -1,6 +1,7 @@
 //! Everything that a seed determines before a world starts: workers, workflows, jobs and fault rates. `faults` draws
 //! what goes wrong, `fleets` what can be rented.
 
+mod clock_shift;
 mod fleets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use crate::trouble::Troubles;
 use crate::weather::Weather;
 use remuda_core::money::Money;
 
+pub(crate) use clock_shift::ClockShift;
 pub(crate) use fleets::FleetPlan;
 
 #[derive(Clone, Debug)]

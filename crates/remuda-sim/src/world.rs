@@ -22,7 +22,6 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::client::Client;
-use crate::clocks::ClockShift;
 use crate::driver::Driver;
 use crate::event_queue::{QueuedEvent, SimEvent};
 use crate::host::Host;
@@ -31,7 +30,7 @@ use crate::outcome::Outcome;
 use crate::provider::Account;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use crate::scenario::Scenario;
+use crate::scenario::{ClockShift, Scenario};
 use crate::service::{Key, job_result};
 use crate::settings::WorldSettings;
 use crate::store::Store;

@@ -1,5 +1,5 @@
 //! Preview images of running attempts, on their way to the plane. While a client watches the attempt, every preview is sent,
-//! as ComfyUI does; otherwise only the newest, at most two a second. The plane says in each answer whether somebody watches.
+//! as ComfyUI does; otherwise only the newest, at most two a second. The plane says in each answer whether a client watches.
 //! A preview may be dropped at any time; no decision depends on it.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +16,7 @@ use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
 use crate::plane_link::PlaneLink;
 
-/// Two a second are enough for whoever looks later; a sampler makes dozens.
+/// Two a second are enough for a client that looks later; a sampler makes dozens.
 const SEND_INTERVAL: Duration = Duration::from_millis(500);
 /// Previews of one attempt that wait while earlier ones are sent; the oldest are dropped.
 const QUEUED_MAX: usize = 8;
@@ -50,7 +50,7 @@ struct AttemptPreviews {
     queue: VecDeque<PendingPreview>,
     /// The last answer of the plane; before the first one, a client may well be watching.
     is_watched: bool,
-    /// While nobody watches: when the newest is sent.
+    /// While no client watches: when the newest is sent.
     next_at: Instant,
 }
 

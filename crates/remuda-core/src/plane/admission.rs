@@ -42,7 +42,7 @@ impl Plane {
         Err(self.missing_capability(&job.service, needs))
     }
 
-    /// Whether a worker may have, or come with, models and classes that nobody lists: one that lists none, or a fleet of
+    /// Whether a worker may have, or come with, models and classes that no worker lists: one that lists none, or a fleet of
     /// which no worker was seen yet.
     pub fn may_gain_capabilities(&self, service: &Service) -> bool {
         let is_silent = |worker: &Worker| worker.offer.models.is_none() || worker.offer.classes.is_none();

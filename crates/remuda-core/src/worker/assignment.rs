@@ -32,7 +32,7 @@ pub struct Assignment {
     pub node_limit: Option<Duration>,
     /// The worker's `service_restarts` when it was assigned.
     pub service_restarts: Option<u64>,
-    /// Nothing else may run beside it.
+    /// Nothing else may run at the same time.
     pub is_isolated: bool,
 }
 

@@ -7,14 +7,14 @@
 //! A class may validate its inputs itself, and `/object_info` does not say which do. ComfyUI's own are known by name; for
 //! custom nodes and nodes that call a vendor's API everything that such code can override is left to the server.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 /// The node classes of a fleet.
 #[derive(Clone, Debug, Default)]
 pub struct NodeCatalog {
-    classes: HashMap<String, ClassRule>,
+    classes: BTreeMap<String, ClassRule>,
 }
 
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ pub(super) struct Bounds {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Choices {
     pub(super) list: Option<Vec<Value>>,
-    texts: HashSet<String>,
+    texts: BTreeSet<String>,
     /// Several values may be given.
     pub(super) is_multiple: bool,
 }

@@ -200,7 +200,7 @@ impl Validation<'_, '_> {
         }
     }
 
-    /// An exception ends the check of a node; whoever needs it reports it.
+    /// An exception ends the check of a node; each node that needs it reports it.
     fn fail(&mut self, Exception { kind, text }: Exception, path: &mut Vec<Visit>) {
         let Some(Visit { node, .. }) = path.pop() else { return };
         self.path_at[node] = None;

@@ -39,7 +39,8 @@ pub struct MissingModel<'a> {
 
 impl PromptRefusal {
     pub fn new(kind: &str, message: &str, details: &str, extra_info: Value) -> PromptRefusal {
-        let error = json!({ "type": kind, "message": message, "details": details, "extra_info": extra_info });
+        let mut error = json!({ "type": kind, "message": message, "details": details });
+        error["extra_info"] = extra_info;
         PromptRefusal { error, node_errors: Map::new() }
     }
 

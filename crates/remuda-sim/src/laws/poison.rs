@@ -101,7 +101,7 @@ impl Laws {
         };
         let evidence: Vec<_> = status.attempts.iter().filter(counts).collect();
         let workers: BTreeSet<_> = evidence.iter().map(|one| &one.worker).collect();
-        let has_direct = evidence.iter().any(|one| is_alone(one));
+        let has_direct = evidence.iter().any(is_alone);
         if workers.len() < usize::from(self.rules.poison_after) || !has_direct {
             let what = format!(
                 "job {job} is called poison; without another explanation only {workers:?} went down under it{}",

@@ -23,7 +23,7 @@ const WITNESS_SINCE: u64 = 60_000;
 const NOTICE: Duration = Duration::from_secs(5);
 
 impl Laws {
-    /// S16 and L10: whoever is called silent was silent, and not because the plane was away.
+    /// S16 and L10: a worker that is called silent was silent, and not because the plane was away.
     pub(super) fn check_suspicions(&mut self, now: Timestamp, at: u64, plane: &Plane, step: &Step) {
         for record in &step.records {
             let Record::Event(event) = record else { continue };
@@ -95,7 +95,7 @@ impl Laws {
         self.closed.insert(worker.clone());
     }
 
-    /// S16: whoever is heard in time is online, and the brake holds no verdict on it. L8: what the brake holds back is
+    /// S16: a worker that is heard in time is online, and the brake holds no verdict on it. L8: what the brake holds back is
     /// declared, and ends.
     pub(super) fn check_presence(&mut self, now: Timestamp, at: u64, plane: &Plane) {
         let listens_for = now.since(self.listens_since);

@@ -255,7 +255,7 @@ impl World<'_> {
             if self.is_sabotaged(Sabotage::RunUncommittedEffects) {
                 return self.release(at, batch);
             }
-            // Some are kept all the same: the connection broke before the answer.
+            // Some are kept nevertheless: the connection broke before the answer.
             if self.random.permille(400) {
                 self.commit(term, std::mem::take(&mut batch.records));
             }

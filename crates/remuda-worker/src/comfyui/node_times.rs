@@ -72,6 +72,10 @@ impl NodeTimes {
 
 fn known<'a>(node: &'a str, classes: &BTreeMap<String, String>) -> Option<&'a str> {
     let creator = node.split('.').next().unwrap_or(node);
+    // The answer to the submission, and with it the graph, may come after the first messages.
+    if classes.is_empty() {
+        return Some(creator);
+    }
     [node, creator].into_iter().find(|node| classes.contains_key(*node))
 }
 

@@ -1,5 +1,5 @@
 //! Removes the files that an attempt left on its server, once the plane has recorded the result: every output is stored as a
-//! blob by then, and nobody looks for them in the attempt's own folder.
+//! blob by then, and no client looks for them in the attempt's own folder.
 //!
 //! ComfyUI has no request that deletes a file. So this works only where the worker sees the server's output folder: on the same
 //! machine, or through a mount at the same path. The server tells the folder in `/system_stats`, as arguments of its program.

@@ -176,7 +176,7 @@ fn snapshot(progress: &ProgressTracker) -> ProgressSnapshot {
 }
 
 impl Run {
-    /// Whether this node of the run is executing. A text does not name its prompt, and everybody on the server gets it.
+    /// Whether this node of the run is executing. A text does not name its prompt, and every client of the server gets it.
     fn is_at(&self, node: &str) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.state().node == Some(node))
     }

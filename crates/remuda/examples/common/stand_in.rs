@@ -4,12 +4,12 @@ use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 use serde_json::{Value, json};
 
 /// A stand-in for a ComfyUI server; it stops when it is dropped. Use your server's address instead.
-pub async fn server() -> anyhow::Result<Fake> {
+pub(crate) async fn server() -> anyhow::Result<Fake> {
     Ok(Fake::start(FakeOptions::default()).await?)
 }
 
 /// A plain picture, enlarged; needs no model.
-pub fn workflow(color: u64) -> Value {
+pub(crate) fn workflow(color: u64) -> Value {
     json!({
         "1": { "class_type": "EmptyImage", "inputs": { "width": 64, "height": 64, "batch_size": 1, "color": color } },
         "2": { "class_type": "ImageScale", "inputs": {

@@ -343,7 +343,7 @@ fn a_change_of_what_it_has_is_told_until_it_is_heard() {
     );
 }
 
-/// Faults: V11. The plane took a stuck attempt away and gave the same job again: nobody waits for the old prompt, but the
+/// Faults: V11. The plane took a stuck attempt away and gave the same job again: no one waits for the old prompt, but the
 /// service that runs it for ever is sick.
 #[test]
 fn hung_prompt_of_superseded_attempt_makes_its_service_sick() {

@@ -80,7 +80,7 @@ impl Fleets {
         asked_at
     }
 
-    /// Whether its provider has answered every list for this long: our link works, and whoever could be heard was.
+    /// Whether its provider has answered every list for this long: our link works, and every worker that could be heard was.
     pub(in crate::plane) fn is_listed_steadily(
         &self,
         now: Timestamp,

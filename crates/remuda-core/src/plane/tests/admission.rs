@@ -1,4 +1,4 @@
-//! Jobs that nobody could ever run are refused, if that is known.
+//! Jobs that no worker could ever run are refused, if that is known.
 
 use super::*;
 use crate::fleet::FleetSettings;
@@ -38,7 +38,7 @@ fn what_no_worker_has_is_refused_and_named() {
         "{told}"
     );
     submit(&mut story, needs(&["sdxl"], &["Save"])).unwrap();
-    // Each is somewhere, and nobody has both.
+    // Each is somewhere, and no worker has both.
     assert_eq!(submit(&mut story, needs(&["sdxl", "vae"], &[])), Err(lacking(&[], &[])));
     // A worker that lists nothing may have anything.
     story.join("c");

@@ -1,4 +1,4 @@
-//! Whose fault a failure is: errors that no further attempt can change are told at once, and nobody pays for another
+//! Whose fault a failure is: errors that no further attempt can change are told at once, and no tenant pays for another
 //! tenant's bad input (rows J6 to J10, J13).
 
 use super::*;
@@ -331,7 +331,7 @@ fn error_is_told_when_it_comes_back_before_another_worker_was_free() {
     story.is(job, "failed: boom");
 }
 
-/// Faults: J7, J1. An agent that ends its long poll to beat is there all the same.
+/// Faults: J7, J1. An agent that ends its long poll to beat is still there.
 #[test]
 fn worker_between_two_polls_gets_the_second_attempt() {
     let mut story = Story::new();
@@ -376,7 +376,7 @@ impl crate::strategy::FailoverStrategy for VetoesB {
     }
 }
 
-/// The error of a job is final if nobody else may try it: a worker that the program's own strategy refuses is nobody.
+/// The error of a job is final if no other worker may try it: one that the program's own strategy refuses is none.
 #[test]
 fn vetoed_worker_is_no_other_worker_for_a_retry() {
     let strategy = crate::strategy::OwnStrategy::new(Arc::new(VetoesB));

@@ -1,5 +1,6 @@
 //! Malformed graphs and ComfyUI's answers to them: recorded on 0.7.0, and where it changed, read from `execution.py` of
 //! 0.30.0.
+#![expect(clippy::needless_pass_by_value, reason = "graphs are written where they are used")]
 
 use serde_json::value::{RawValue, to_raw_value};
 

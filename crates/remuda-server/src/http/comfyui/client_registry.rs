@@ -194,7 +194,7 @@ impl Clients {
         group.is_some_and(|group| group.connections.values().any(|connection| connection.client == client))
     }
 
-    /// Whether somebody is connected who gets the previews of this job.
+    /// Whether a client is connected that gets the previews of this job.
     pub(super) fn is_watched(&self, job: JobId) -> bool {
         let Some(run) = self.runs.get(&job) else { return false };
         match &run.client {

@@ -1,5 +1,5 @@
 //! Puts the alpha channel of a mask into an image, as ComfyUI's `/upload/mask` does. This is the only place where the plane
-//! decodes images, and whoever uploads one may be hostile, so everything is bounded before it is allocated:
+//! decodes images, and the uploader may be hostile, so everything is bounded before it is allocated:
 //!
 //! | what | limit |
 //! |---|---|

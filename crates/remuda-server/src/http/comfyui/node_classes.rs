@@ -274,7 +274,7 @@ mod tests {
         let both = merged(&[answer, other]);
         assert_eq!(both.to_json(Some("A"), &[]), r#"{"A": {"output_node": true}}"#);
         assert!(both.to_json(None, &[]).ends_with(r#""A": {"output_node": true}, "B": {}}"#));
-        assert_eq!(both.outputs["A"], true);
+        assert!(both.outputs["A"]);
         assert_eq!(both.to_json(Some("No"), &[]), "{}");
     }
 }

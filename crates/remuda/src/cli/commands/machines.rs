@@ -158,7 +158,7 @@ costs     $0.69 an hour, $0.035 so far
 waiting   image pull, 3 min of 30 min
 reason    made";
         assert_eq!(render_machine(&rented, now), expected);
-        let mut unreachable = rented.clone();
+        let mut unreachable = rented;
         unreachable["bootstrap"] = json!("retrying: login: permission denied");
         let told = "SSH retrying: login: permission denied; image pull, 3 min of 30 min; made";
         assert_eq!(reason(&unreachable), told);

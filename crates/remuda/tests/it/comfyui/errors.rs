@@ -42,7 +42,7 @@ async fn node_error_is_told_at_once_with_one_two_and_three_servers() {
         println!("{servers} servers: told after {:?}", began.elapsed());
         assert_contains_all(failed(&ended, servers.min(2)), &["RemudaFail", "ValueError"]);
         told_at_once(&stage.why(ended["id"].as_str().unwrap()).await);
-        // The same workflow again, and another one: nobody waits for a block.
+        // The same workflow again, and another one: no job waits for a block.
         completed_at_once(&stage.run(picture(1).saved()).await);
         let server = Server::fake(Options::default()).await;
         let name = format!("other-{servers}");
@@ -190,7 +190,7 @@ async fn demand_above_the_largest_card_fails_with_that_sentence() {
         let job = stage.submit_as(body).await;
         let ended = stage.ended(&job).await;
         assert_contains_all(failed(&ended, attempts), &[sentence, "Requested : 300.00 GiB"]);
-        // The cards are well, and nobody waits.
+        // The cards are well, and no job waits.
         completed_at_once(&stage.run(picture(TestRng::new().below(1 << 24)).saved()).await);
     }
 }

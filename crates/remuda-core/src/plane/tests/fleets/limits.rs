@@ -77,7 +77,7 @@ fn lowered_hourly_budget_drains_busy_machines() {
     assert!(reason.contains("$3.00 an hour") && reason.contains("$1.50"), "{reason}");
 }
 
-/// A raised budget counts at once: nobody has to wait for the next day.
+/// A raised budget counts at once: no one has to wait for the next day.
 #[test]
 fn raised_daily_budget_counts_at_once() {
     let mut world = Rented::new(settings(|fleet| {

@@ -29,10 +29,10 @@ pub(super) fn with_uploads(class: &RawValue, uploads: &[String]) -> Option<Box<R
             return None;
         }
         replace_choices(spec, |choices| {
-            let is_offered = |choice: &&Box<RawValue>| {
-                text_of(choice).is_none_or(|it| !it.starts_with(WORKER_FILE_PREFIX))
-            };
-            let mut offered: Vec<Box<RawValue>> = choices.iter().filter(is_offered).cloned().collect();
+            let is_offered =
+                |choice: &RawValue| text_of(choice).is_none_or(|it| !it.starts_with(WORKER_FILE_PREFIX));
+            let mut offered: Vec<Box<RawValue>> =
+                choices.iter().filter(|choice| is_offered(choice)).cloned().collect();
             let known: HashSet<String> = offered.iter().filter_map(|choice| text_of(choice)).collect();
             let new = uploads.iter().filter(|name| !known.contains(*name));
             offered.extend(new.filter_map(|name| serde_json::value::to_raw_value(name).ok()));
