@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::fleet::{Fleet, client, ended_well, folder, script};
 use super::tools::Tools;
-use crate::harness::{Client, Plane, Process, QUICK, assert_contains_all};
+use crate::harness::{Client, Plane, Process, QUICK, assert_contains_all, wait_until};
 
 /// Runs an SDK's script and kills the server with its job half-way through.
 async fn runs_while_a_server_dies(name: &str) {
@@ -54,7 +54,12 @@ async fn python_sdk_passes_its_own_end_to_end_suite() {
         // Its settings are for plugins that only its other tests need.
         command.args(["-m", "pytest", "-v", "-c", "/dev/null", "-p", "no:cacheprovider"]);
         command.arg(&suite).env("COMFY_API_KEY", &key);
-        let said = ended_well(Process::start(run, &mut command)).await;
+        let pytest = Process::start(run, &mut command);
+        // Its tests run jobs one after the other: each has a wait of its own.
+        for done in ["[ 25%]", "[ 50%]", "[ 75%]", "[100%]"] {
+            wait_until(done, async || pytest.said().contains(done).then_some(())).await;
+        }
+        let said = ended_well(pytest).await;
         assert_contains_all(&said, &["test_image_edit_by_name PASSED", "3 passed", "1 xpassed"]);
     }
 }
