@@ -96,6 +96,8 @@ pub struct Agent {
     membership: Membership,
     /// The newest incarnation this worker ever had.
     incarnation: Option<Incarnation>,
+    /// How often it has asked to join.
+    joins: u64,
     seq: u64,
     in_flight: InFlight,
     beat_at: Timestamp,
@@ -172,6 +174,7 @@ impl Agent {
             settings,
             membership: Membership::Unjoined,
             incarnation: None,
+            joins: 0,
             seq: 0,
             in_flight: InFlight::None,
             beat_at: now,

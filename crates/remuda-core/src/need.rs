@@ -46,6 +46,14 @@ pub struct Capabilities {
     pub vram_bytes: Option<u64>,
 }
 
+impl Capabilities {
+    /// How many names it lists.
+    pub fn count(&self) -> usize {
+        let of = |names: &Option<BTreeSet<String>>| names.as_ref().map_or(0, BTreeSet::len);
+        self.labels.len() + of(&self.models) + of(&self.classes)
+    }
+}
+
 /// Why a worker can never run a job in its present configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mismatch {

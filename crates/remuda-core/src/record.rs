@@ -342,6 +342,9 @@ pub struct WorkerRow {
     pub presence: Presence,
     pub services: BTreeSet<Service>,
     pub slots: u32,
+    /// The most slots that its beats may report, as its join agreed.
+    #[serde(default)]
+    pub slots_max: u32,
     pub offer: crate::need::Capabilities,
     pub joined_at: Timestamp,
     /// Time of the last beat; nothing that the plane does moves it.
@@ -371,6 +374,9 @@ pub struct WorkerRow {
     /// The newest joins under this name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub join_nonces: Vec<String>,
+    /// The newest processes that joined under this name; the last is the current one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub joined_processes: Vec<JoinedProcess>,
     /// Uptime history; missing in old rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reliability: Option<crate::reliability::Reliability>,
@@ -384,6 +390,13 @@ pub struct WorkerRow {
     /// When a drain ends; attempts that still run are requeued then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_until: Option<Timestamp>,
+}
+
+/// A process of a worker, and the number of its newest join.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedProcess {
+    pub process: String,
+    pub join_number: u64,
 }
 
 /// A worker blocked for a workflow or a shape until a time.

@@ -34,8 +34,16 @@ pub enum Refusal {
     StaleIncarnation {
         current: Incarnation,
     },
-    /// A copy of a join that was seen before.
+    /// A copy of a join that was seen before, or one that its process sent before its newest.
     RepeatedJoin(WorkerId),
+    /// A worker joined and offers no service.
+    NoService(WorkerId),
+    /// A worker sent more than its join agreed on.
+    OutOfBounds {
+        what: &'static str,
+        found: usize,
+        max: usize,
+    },
     /// A later beat of the same worker was already seen.
     StaleBeat {
         newest: u64,
@@ -100,7 +108,11 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::RepeatedJoin(worker) => {
-                write!(f, "this join of {worker} was seen before: join again")
+                write!(f, "this join of {worker} is a copy or came late: join again")
+            }
+            Refusal::NoService(worker) => write!(f, "worker {worker} offers no service: name at least one"),
+            Refusal::OutOfBounds { what, found, max } => {
+                write!(f, "{found} {what} are more than this worker may report: at most {max}")
             }
             Refusal::StaleBeat { newest } => {
                 write!(f, "a later beat (number {newest}) has been seen already")
@@ -118,21 +130,7 @@ impl fmt::Display for Refusal {
                     humanize(*retry_after)
                 )
             }
-            Refusal::NoCapability { models, classes } => {
-                let names = |kind: &str, names: &BTreeSet<String>| {
-                    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
-                    (!names.is_empty()).then(|| format!("{kind} {}", names.join(", ")))
-                };
-                let lacking = [names("model", models), names("node class", classes)];
-                let lacking: Vec<_> = lacking.into_iter().flatten().collect();
-                match lacking.is_empty() {
-                    true => f.write_str("no worker has all models and node classes that the job needs")?,
-                    false => write!(f, "no worker has {}", lacking.join(" and "))?,
-                }
-                f.write_str(
-                    ", and no fleet could bring it: correct the name, or submit with wait_for_capability to wait for one",
-                )
-            }
+            Refusal::NoCapability { models, classes } => write_lacking(f, models, classes),
             Refusal::Leaving(worker) => write!(f, "worker {worker} is already leaving"),
             Refusal::MachineLeaving(machine) => write!(f, "machine {machine} is already leaving"),
             Refusal::TooManyAffinities { max } => {
@@ -141,4 +139,24 @@ impl fmt::Display for Refusal {
             Refusal::NothingToRemove { what } => write!(f, "there is no {what}"),
         }
     }
+}
+
+fn write_lacking(
+    f: &mut fmt::Formatter<'_>,
+    models: &BTreeSet<String>,
+    classes: &BTreeSet<String>,
+) -> fmt::Result {
+    let names = |kind: &str, names: &BTreeSet<String>| {
+        let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+        (!names.is_empty()).then(|| format!("{kind} {}", names.join(", ")))
+    };
+    let lacking = [names("model", models), names("node class", classes)];
+    let lacking: Vec<_> = lacking.into_iter().flatten().collect();
+    match lacking.is_empty() {
+        true => f.write_str("no worker has all models and node classes that the job needs")?,
+        false => write!(f, "no worker has {}", lacking.join(" and "))?,
+    }
+    f.write_str(
+        ", and no fleet could bring it: correct the name, or submit with wait_for_capability to wait for one",
+    )
 }

@@ -91,12 +91,26 @@ pub enum ServiceEvent {
         remedy: ServiceRemedy,
         problem: Option<String>,
     },
-    /// The result of a self-test, with the service's present capabilities.
+    /// The result of a self-test, with the service's present capabilities: see `self_tested` for its incarnation.
     SelfTested {
         incarnation: ServiceIncarnation,
         problem: Option<String>,
         offer: Option<Box<Capabilities>>,
     },
+}
+
+impl ServiceEvent {
+    /// The result of a self-test. One that passed proves that the present process works; one that failed says something only
+    /// about the process in which it began.
+    pub fn self_tested(
+        began_in: ServiceIncarnation,
+        current: ServiceIncarnation,
+        problem: Option<String>,
+        offer: Option<Box<Capabilities>>,
+    ) -> ServiceEvent {
+        let incarnation = if problem.is_none() { current } else { began_in };
+        ServiceEvent::SelfTested { incarnation, problem, offer }
+    }
 }
 
 /// How the process of a service ended, as far as its exit status tells.

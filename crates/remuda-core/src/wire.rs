@@ -8,6 +8,7 @@
 //! DELETE /remuda/v1/workers/{id}               leave
 //! ```
 
+pub mod bounds;
 pub mod live;
 pub mod metric;
 pub mod preview;
@@ -36,6 +37,9 @@ pub struct JoinRequest {
     pub services: BTreeSet<Service>,
     #[serde(default = "one_slot")]
     pub slots: u32,
+    /// The most slots it will ever report, if it has fewer now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots_max: Option<u32>,
     #[serde(default)]
     pub offer: Capabilities,
     /// The newest incarnation this worker ever had; a plane restored from a backup then assigns a higher one.
@@ -48,6 +52,13 @@ pub struct JoinRequest {
     /// recognised by it and changes nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<String>,
+    /// Drawn once by each process (64 bytes at most), which numbers its joins: one that was delayed on its way is older
+    /// than the newest that arrived, and changes nothing, even if the plane sees it for the first time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// Rises with every join of the process.
+    #[serde(default)]
+    pub join_number: u64,
     /// Attempts that an earlier process of this worker started and this one found still running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldAttempt>,

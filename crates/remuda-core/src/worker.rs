@@ -19,7 +19,7 @@ use crate::job::Job;
 use crate::machine::{Presence, WorkerState};
 use crate::need::Capabilities;
 use crate::probation::Probation;
-use crate::record::WorkerRow;
+use crate::record::{JoinedProcess, WorkerRow};
 use crate::reliability::Reliability;
 use crate::settings::Settings;
 use crate::supervise::{Watch, WatchLimits};
@@ -45,6 +45,8 @@ pub struct Worker {
     contact: Contact,
     pub services: BTreeSet<Service>,
     pub slots: u32,
+    /// The most slots that its beats may report, as its join agreed.
+    pub slots_max: u32,
     /// Lowered when the worker rejected a job although it had reported a free slot.
     pub slots_observed: Option<u32>,
     pub offer: Capabilities,
@@ -62,6 +64,8 @@ pub struct Worker {
     stale_after: Option<Duration>,
     /// The newest joins under this name, by their nonce; the last is the current incarnation's.
     join_nonces: Vec<String>,
+    /// The newest processes that joined under this name; the last is the current one.
+    joined_processes: Vec<JoinedProcess>,
     pub reliability: Reliability,
     pub probation: Probation,
     pub counts: AttemptCounts,
@@ -109,7 +113,7 @@ const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 const WARM_MAX: usize = 4;
 /// Joins remembered, so that a copy of one is recognised: an hour of a crash loop, and a row stays small.
 const JOIN_NONCES_MAX: usize = 8;
-/// A longer nonce is not remembered.
+/// A longer nonce or process is not remembered.
 const NONCE_BYTES_MAX: usize = 64;
 /// Shapes whose duration is remembered.
 const PACES_MAX: usize = 64;
@@ -132,6 +136,7 @@ impl Worker {
             contact: Contact::Online,
             services: join.services.clone(),
             slots: join.slots,
+            slots_max: join.slots_max(),
             slots_observed: None,
             offer: join.offer.clone(),
             joined_at: now,
@@ -145,6 +150,9 @@ impl Worker {
                 .stale_after_millis
                 .map(|it| Duration::from_millis(it).clamp(STALE_MIN, STALE_MAX)),
             join_nonces: join.nonce.iter().filter(|it| it.len() <= NONCE_BYTES_MAX).cloned().collect(),
+            joined_processes: (join.process.iter().filter(|it| it.len() <= NONCE_BYTES_MAX))
+                .map(|it| JoinedProcess { process: it.clone(), join_number: join.join_number })
+                .collect(),
             reliability: Reliability::new(now),
             probation: Probation::default(),
             counts: AttemptCounts::default(),
@@ -303,9 +311,12 @@ impl Worker {
         [silence, stuck, probation, self.line.wake_at()].into_iter().flatten().min()
     }
 
-    /// Whether this join was seen before.
+    /// Whether this join was seen before, or its process has joined again since it was sent.
     pub fn has_seen_join(&self, join: &wire::JoinRequest) -> bool {
-        join.nonce.as_ref().is_some_and(|nonce| self.join_nonces.contains(nonce))
+        let is_seen = join.nonce.as_ref().is_some_and(|nonce| self.join_nonces.contains(nonce));
+        let mut processes = self.joined_processes.iter();
+        let process = processes.find(|it| join.process.as_ref() == Some(&it.process));
+        is_seen || process.is_some_and(|it| join.join_number <= it.join_number)
     }
 
     /// Remembers the joins of its former incarnations besides its own.
@@ -313,6 +324,11 @@ impl Worker {
         let known = former.join_nonces.iter().chain(&self.join_nonces).cloned();
         let known: Vec<_> = known.collect();
         self.join_nonces = known[known.len().saturating_sub(JOIN_NONCES_MAX)..].to_vec();
+        let is_other =
+            |it: &&JoinedProcess| self.joined_processes.iter().all(|own| own.process != it.process);
+        let others: Vec<_> = former.joined_processes.iter().filter(is_other).cloned().collect();
+        let processes = [others, std::mem::take(&mut self.joined_processes)].concat();
+        self.joined_processes = processes[processes.len().saturating_sub(JOIN_NONCES_MAX)..].to_vec();
     }
 
     pub fn row(&self) -> WorkerRow {
@@ -326,6 +342,7 @@ impl Worker {
             presence: self.presence(),
             services: self.services.clone(),
             slots: self.slots,
+            slots_max: self.slots_max,
             offer: self.offer.clone(),
             joined_at: self.joined_at,
             seen_at: self.watch.seen_at(),
@@ -340,6 +357,7 @@ impl Worker {
             probation: self.probation.clone(),
             stale_after_millis: self.stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
             join_nonces: self.join_nonces.clone(),
+            joined_processes: self.joined_processes.clone(),
             reliability: Some(self.reliability.clone()),
             metrics: self.metrics.clone(),
             metrics_at: self.metrics_at,
@@ -363,6 +381,7 @@ impl Worker {
             contact,
             services: row.services,
             slots: row.slots,
+            slots_max: row.slots_max.max(row.slots),
             slots_observed: None,
             offer: row.offer,
             joined_at: row.joined_at,
@@ -374,6 +393,7 @@ impl Worker {
             silence_allowance: (Timestamp::ZERO, Duration::ZERO),
             stale_after: row.stale_after_millis.map(Duration::from_millis),
             join_nonces: row.join_nonces,
+            joined_processes: row.joined_processes,
             reliability: row.reliability.unwrap_or_else(|| {
                 let mut since_joined = Reliability::new(row.joined_at);
                 if row.presence == Presence::Offline {

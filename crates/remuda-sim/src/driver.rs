@@ -88,6 +88,8 @@ pub(crate) enum Release {
     ProviderCall {
         fleet: FleetId,
         call: provider::ProviderCall,
+        /// Until when the fleet had to wait when the plane decided this.
+        quiet_until: Option<u64>,
     },
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum SimEvent {
     SocketOpen { host: usize, process: u32, number: u32 },
     SocketClosed { host: usize, process: u32, number: u32 },
     RemedyDone { host: usize, process: u32, remedy: ServiceRemedy, problem: Option<&'static str> },
-    CheckDone { host: usize, process: u32, problem: Option<&'static str> },
+    CheckDone { host: usize, process: u32, began_in: ServiceIncarnation, problem: Option<&'static str> },
     // To a service.
     SubmissionArrives { host: usize, submission: Submission },
     PromptDue { host: usize, mark: u64 },

@@ -160,9 +160,11 @@ impl Service {
             && self.running.iter().any(|prompt| prompt.end != PromptEnd::Hangs)
     }
 
-    /// When each of our running prompts with progress reports started.
+    /// When each of our running prompts with progress reports started, of which the agent wants to hear.
     pub(crate) fn running_since(&self) -> impl Iterator<Item = u64> {
-        let is_ours = |prompt: &&Prompt| prompt.key.is_some() && prompt.progress_every < u64::MAX;
+        let is_ours = |prompt: &&Prompt| {
+            prompt.key.is_some() && prompt.progress_every < u64::MAX && !prompt.is_cancelled
+        };
         let ours = self.running.iter().filter(is_ours).map(|prompt| prompt.started_at);
         ours.filter(|_| self.defect != Defect::Executor)
     }

@@ -301,7 +301,9 @@ impl<'t> World<'t> {
             SimEvent::RemedyDone { host, process, remedy, problem } => {
                 self.remedy_done(host, process, remedy, problem);
             }
-            SimEvent::CheckDone { host, process, problem } => self.check_done(host, process, problem),
+            SimEvent::CheckDone { host, process, began_in, problem } => {
+                self.check_done(host, process, began_in, problem);
+            }
             _ => {}
         }
     }

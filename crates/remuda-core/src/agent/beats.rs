@@ -58,7 +58,7 @@ impl Agent {
     }
 
     fn join(&mut self, now: Timestamp) {
-        (self.membership, self.beat_at) = (Membership::Joining, now);
+        (self.membership, self.beat_at, self.joins) = (Membership::Joining, now, self.joins + 1);
         // Counted as in a beat: a worker that joined with zero slots must report when it has some.
         let slots = self.health.slots(self.settings.slots);
         let settings = &self.settings;
@@ -69,11 +69,14 @@ impl Agent {
             fleet: settings.fleet.clone(),
             services: settings.services.clone(),
             slots: slots.unwrap_or(settings.slots),
+            slots_max: Some(settings.slots),
             offer: settings.offer.clone(),
             incarnation: self.incarnation,
             stale_after_millis: stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
-            // The shell draws it.
+            // The shell draws both.
             nonce: None,
+            process: None,
+            join_number: self.joins,
             held: self.claimed_attempts(now),
         })));
     }

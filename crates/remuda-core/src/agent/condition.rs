@@ -24,7 +24,7 @@ const RESTARTS_MAX: u32 = 3;
 /// When a service that was given up gets another round of remedies.
 const REPAIR_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// A remedy or self-test without a result by then has failed. A start may load models for minutes.
-const REMEDY_TIMEOUT: Duration = Duration::from_secs(600);
+pub(super) const REMEDY_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug)]
 pub(super) struct ServiceCondition {
@@ -197,6 +197,10 @@ impl ServiceCondition {
 
     pub(super) fn is_given_up(&self) -> bool {
         matches!(self.state, ConditionState::GivenUp { .. })
+    }
+
+    pub(super) fn is_testing(&self) -> bool {
+        matches!(self.state, ConditionState::Testing { .. })
     }
 
     /// Why it is not well.

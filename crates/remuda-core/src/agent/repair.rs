@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::condition::{ConditionEvent, Repair, ServiceCondition};
+use super::condition::{ConditionEvent, REMEDY_TIMEOUT, Repair, ServiceCondition};
 use super::{Agent, AgentEffect, Capabilities};
 use crate::service::{ProbeTrigger, ServiceEvent, ServiceFault, ServiceIncarnation, ServiceRemedy};
 use crate::time::Timestamp;
@@ -26,6 +26,9 @@ pub(super) struct Health {
     unanswered: u32,
     silence: String,
     recheck_at: Option<Timestamp>,
+    /// Self-tests without a result so far, and when the last one began.
+    tests: u32,
+    tested_at: Option<Timestamp>,
     /// It was unavailable once: from then on every beat reports its slots.
     reports_slots: bool,
 }
@@ -97,6 +100,11 @@ impl Health {
         }
     }
 
+    /// Whether the result of a self-test is still to come. One older than `REMEDY_TIMEOUT` is no longer awaited.
+    fn awaits_test(&self, now: Timestamp) -> bool {
+        self.tests > 0 && self.tested_at.is_some_and(|at| now.since(at) < REMEDY_TIMEOUT)
+    }
+
     pub(super) fn is_being_repaired(&self) -> bool {
         !self.condition.is_well()
     }
@@ -120,6 +128,10 @@ impl Agent {
                 self.judge(now, ConditionEvent::RemedyDone { remedy, problem, is_stuck });
             }
             ServiceEvent::SelfTested { incarnation, problem, offer } => {
+                self.health.tests = self.health.tests.saturating_sub(1);
+                if problem.is_some() && incarnation < self.health.incarnation {
+                    return self.outdated_test(now);
+                }
                 self.health.saw_incarnation(incarnation);
                 if let Some(offer) = offer {
                     self.set_capabilities(*offer);
@@ -130,6 +142,19 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// A self-test failed that began before the service started again: it says nothing about the new process.
+    fn outdated_test(&mut self, now: Timestamp) {
+        if self.health.condition.is_testing() && !self.health.awaits_test(now) {
+            self.self_test(now);
+        }
+    }
+
+    fn self_test(&mut self, now: Timestamp) {
+        let others = if self.health.awaits_test(now) { self.health.tests } else { 0 };
+        (self.health.tests, self.health.tested_at) = (others + 1, Some(now));
+        self.effects.push(AgentEffect::SelfTest);
     }
 
     /// A restarted service has to pass a self-test; one that was only unreachable does not.
@@ -182,7 +207,7 @@ impl Agent {
         match self.health.condition.apply(now, event) {
             Repair::Nothing => {}
             Repair::FreeMemory => self.effects.push(AgentEffect::ApplyRemedy(ServiceRemedy::FreeMemory)),
-            Repair::SelfTest => self.effects.push(AgentEffect::SelfTest),
+            Repair::SelfTest => self.self_test(now),
             Repair::Restart { takes_attempts } => {
                 // The other attempts there are lost without being at fault.
                 self.held.values_mut().for_each(|work| work.lost_to_restart |= takes_attempts);
@@ -214,9 +239,9 @@ impl Agent {
         let is_given_up = condition.is_given_up();
         let every = if is_given_up { self.settings.timeouts.given_up_recheck } else { RECHECK_EVERY };
         self.health.recheck_at = Some(now.plus(every));
-        // With attempts there, those are probed instead: a self-test would wait behind them.
-        if is_given_up || self.held.is_empty() {
-            self.effects.push(AgentEffect::SelfTest);
+        // With attempts there, those are probed instead: a self-test would wait behind them, as it would behind another one.
+        if (is_given_up || self.held.is_empty()) && !self.health.awaits_test(now) {
+            self.self_test(now);
         }
     }
 

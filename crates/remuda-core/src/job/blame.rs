@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Job;
 use crate::cause::Cause;
-use crate::id::WorkerId;
+use crate::id::{Attempt, WorkerId};
 use crate::need::Capabilities;
 use crate::record::PastAttempt;
 use crate::scope::{BlockScope, TenantShape};
@@ -26,6 +26,19 @@ impl Job {
     /// reason, and this decides.
     pub fn needs_isolation(&self, settings: &Settings) -> bool {
         self.crashed_workers().len() >= usize::from(settings.poison_after.max(1))
+    }
+
+    /// Something else explains why a worker went down under this attempt. True if that changed something.
+    pub(crate) fn withdraw_crash(&mut self, attempt: Attempt) -> bool {
+        let Some(history) = &mut self.history else { return false };
+        let is_meant = |past: &&mut PastAttempt| past.attempt == attempt && past.took_down.is_some();
+        let Some(past) = history.attempts.iter_mut().find(is_meant) else { return false };
+        past.took_down = None;
+        let worker = past.worker.clone();
+        if !history.attempts.iter().any(|past| past.worker == worker && past.took_down.is_some()) {
+            history.crashed_workers.remove(&worker);
+        }
+        true
     }
 
     /// The scopes of blocks that the job is in.

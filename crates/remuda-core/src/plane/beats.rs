@@ -57,6 +57,7 @@ impl Plane {
             // joins again.
             return Err(Refusal::UnknownWorker(id.clone()));
         }
+        beat.check(worker.slots_max)?;
         if beat.term != term {
             // The beat may be from before the restart, or a copy of one: it is no evidence of anything.
             return Ok(PlaneAnswer::Reply(BeatReply { term, beat_again: true, ..BeatReply::default() }));
@@ -66,7 +67,7 @@ impl Plane {
         }
         (worker.beat_seq, worker.line) = (beat.seq, WorkerLine::Quiet);
         let (seq, is_draining) = (beat.seq, beat.draining);
-        let has_other_room = beat.slots.is_some_and(|slots| slots != worker.slots);
+        let has_other_room = beat.slots_within(worker.slots_max).is_some_and(|slots| slots != worker.slots);
         // Not a beat that ends an attempt: a worker that overstates its slots would be retried after every job.
         let is_idle = worker.assignments.is_empty()
             && worker.cancels.is_empty()
@@ -184,15 +185,14 @@ impl Plane {
         self.workers.cancel_unknown(id, &beat.held);
         let Some(worker) = self.workers.get_mut(id) else { return };
         // A cancel whose attempt the worker no longer lists was carried out or was never needed.
-        worker.cancels.retain(|(job, attempt), _| {
-            beat.held.iter().any(|held| held.job == *job && held.attempt == *attempt)
-        });
+        let held: BTreeSet<_> = beat.held.iter().map(|held| (held.job, held.attempt)).collect();
+        worker.cancels.retain(|attempt, _| held.contains(attempt));
         let grace = self.settings.order_grace;
         let missing: Vec<_> = worker
             .assignments
             .iter()
             .filter(|(job, hold)| {
-                let is_overdue = hold.sends >= SENDS_MIN && now.since(hold.assigned_at) >= grace;
+                let is_overdue = hold.own_sends() >= SENDS_MIN && now.since(hold.assigned_at) >= grace;
                 !named.contains(job) && (hold.is_confirmed || is_overdue)
             })
             .map(|(job, hold)| (*job, hold.is_confirmed))

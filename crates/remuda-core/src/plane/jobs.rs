@@ -178,6 +178,12 @@ impl Jobs {
         job.raise_attempt(attempt).then_some(&**job)
     }
 
+    /// Something else explains why a worker went down under this attempt; `None` if that changes nothing.
+    pub(super) fn withdraw_crash(&mut self, id: JobId, attempt: Attempt) -> Option<&Job> {
+        let job = self.open.get_mut(&id)?;
+        job.withdraw_crash(attempt).then_some(&**job)
+    }
+
     /// Takes a job that has its outcome out of memory; only the list of recent outcomes knows it from now on.
     pub(super) fn take_ended(&mut self, now: Timestamp, id: JobId) -> Option<(Box<Job>, JobStatus)> {
         let job = self.open.remove(&id)?;

@@ -1,13 +1,14 @@
 //! Joining, leaving and draining: a worker joins, takes over in a new incarnation what it still holds, leaves, or is
 //! drained.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::attempts::Blame;
-use super::workers::PresenceChange;
+use super::workers::{PresenceChange, Suspect};
 use super::{DomainEvent, JoinProof, Plane, PlaneAnswer};
 use crate::alarm::Alarm;
-use crate::id::{Hash, Incarnation, JobId, MachineId, WorkerId};
+use crate::id::{Attempt, Hash, Incarnation, JobId, MachineId, WorkerId};
 use crate::job::JobEvent;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
@@ -19,8 +20,9 @@ use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
 use crate::worker::{Assignment, ContactEvent, LifeEvent, Worker, WorkerLine};
 
-/// No worker joins this often; a higher claim is nonsense.
-const INCARNATION_MAX: u64 = u64::MAX / 2;
+/// The plane counts incarnations. A worker's claim matters only after a backup was put back, and then it is ahead by the
+/// joins since that backup; a claim further ahead is ignored, because the number could run out.
+const INCARNATION_AHEAD_MAX: u64 = 1_000_000;
 
 impl Plane {
     pub(super) fn join(
@@ -30,14 +32,17 @@ impl Plane {
         token_hash: Hash,
         proof: &JoinProof,
     ) -> Result<PlaneAnswer, Refusal> {
+        join.check()?;
         let id = join.worker.clone();
         self.check_proof(join, proof)?;
-        // Its process is known, and may be long gone: taken for a new one it would cost the attempts of the current one.
+        // A duplicate or delayed join. Treated as a new process, it would take the attempts from the current one.
         if self.workers.get(&id).is_some_and(|former| former.has_seen_join(join)) {
             return Err(Refusal::RepeatedJoin(id));
         }
-        let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
-        let incarnation = self.workers.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
+        let counted = self.workers.next_incarnation(&id);
+        let is_plausible = |it: &Incarnation| it.0.saturating_sub(counted.0) <= INCARNATION_AHEAD_MAX;
+        let claimed = join.incarnation.filter(is_plausible).map_or(counted, Incarnation::next);
+        let incarnation = counted.max(claimed);
         let mut worker = Worker::join(now, join, incarnation, token_hash);
         let former = self.workers.get(&id);
         let was_offline = former.is_none_or(|former| former.presence() == Presence::Offline);
@@ -190,7 +195,8 @@ impl Plane {
 
     /// A new incarnation takes over the attempts it still holds; the others were lost with the old process.
     fn take_over(&mut self, now: Timestamp, id: &WorkerId, former: &Worker, held: &[HeldAttempt]) {
-        let is_held = |job, attempt| held.iter().any(|held| held.job == job && held.attempt == attempt);
+        let held_attempts: BTreeSet<_> = held.iter().map(|held| (held.job, held.attempt)).collect();
+        let is_held = |job, attempt| held_attempts.contains(&(job, attempt));
         // Kept attempts first, so that no slot is given away twice.
         let lost: Vec<_> = former
             .assignments
@@ -200,20 +206,51 @@ impl Plane {
                 let stays = hold.sends == 0 || is_held(**job, hold.attempt);
                 !(stays && self.adopt(now, id, **job, hold))
             })
-            .map(|(job, hold)| (*job, hold.may_have_started()))
+            .map(|(job, hold)| (*job, hold.attempt, hold.may_have_started()))
             .collect();
         self.workers.cancel_unknown(id, held);
-        for (job, has_begun) in lost {
-            // A worker that was leaving is no evidence. One that came back at once may have been crashed by the job, or
-            // restarted by hand: circumstantial.
-            let was_leaving = former.state() != WorkerState::Active;
-            let blame = match has_begun && !was_leaving {
+        // A worker that was leaving is no evidence. One that came back at once may have been crashed by the job, or restarted
+        // by hand: circumstantial.
+        let was_leaving = former.state() != WorkerState::Active;
+        let is_suspect = |has_begun: bool| has_begun && !was_leaving;
+        let suspects = lost.iter().filter(|(_, _, has_begun)| is_suspect(*has_begun));
+        let suspects: Vec<_> = suspects.map(|(job, attempt, _)| (*job, *attempt)).collect();
+        let explained = self.record_restart(now, former, &suspects);
+        for (job, attempt, has_begun) in lost {
+            let blame = match is_suspect(has_begun) && !explained.contains(&(job, attempt)) {
                 true => self.crash_blame(job, id, CrashEvidence::Circumstantial),
                 false => Blame::Unrelated,
             };
             let why = format!("worker {id} restarted without it");
             self.lose(now, job, AttemptVerdict::WorkerRestarted, why, blame);
         }
+    }
+
+    /// Returns the suspects of this restart that are cleared because others restarted at the same time. What was recorded
+    /// about jobs of those others is withdrawn.
+    fn record_restart(
+        &mut self,
+        now: Timestamp,
+        former: &Worker,
+        suspects: &[(JobId, Attempt)],
+    ) -> BTreeSet<(JobId, Attempt)> {
+        let shape_of = |job: &JobId| self.jobs.get(*job).map(|job| *job.kind.shape);
+        let shapes = former.assignments.keys().filter_map(shape_of).collect();
+        let suspects = suspects
+            .iter()
+            .filter_map(|(job, attempt)| {
+                Some(Suspect { job: *job, attempt: *attempt, shape: shape_of(job)? })
+            })
+            .collect();
+        let explained = self.workers.restarts_mut().record(now, &former.machine, shapes, suspects);
+        for Suspect { job, attempt, .. } in &explained {
+            if let Some(status) = self.jobs.withdraw_crash(*job, *attempt).map(|job| job.status(now)) {
+                self.outbox.record(Record::JobStatus { job: *job, status });
+                // It may have waited for a worker that has nothing else to do.
+                self.router.offer_again();
+            }
+        }
+        explained.into_iter().map(|it| (it.job, it.attempt)).collect()
     }
 
     fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, former: &Assignment) -> bool {

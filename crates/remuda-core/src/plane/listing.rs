@@ -32,6 +32,7 @@ impl Plane {
         };
         self.fleets.provider_answered(id, &mut self.outbox);
         let Some(settings) = self.settings.fleet(id).cloned() else { return };
+        self.fleets.note_orphans_of_others(now, id, &pods, &self.settings, &mut self.outbox);
         let (ours, strays) = self.fleets.split_pods(id, pods, &self.settings);
         let is_doubtful = self.fleets.check_list(now, &settings, &ours, &mut self.outbox);
         self.fleets.match_pods(now, id, (&ours, is_doubtful), &self.settings, &mut self.outbox);

@@ -5,8 +5,10 @@
 //! |---|---|
 //! | `watch` | when a worker is looked at again, who is suspect, and the mass-loss brake |
 //! | `machines` | presence and uptime of machines, and alerts for unreliable ones |
+//! | `restarts` | whether workers restarted together, so that no job of theirs was the reason |
 
 mod machines;
+mod restarts;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,6 +26,7 @@ use crate::wire::HeldAttempt;
 use crate::worker::{PendingCancel, Worker};
 
 pub(super) use self::machines::PresenceChange;
+pub(super) use self::restarts::{Restarts, Suspect};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Workers {
@@ -35,6 +38,7 @@ pub(super) struct Workers {
     /// Uptime history of each machine.
     machines: BTreeMap<MachineId, Reliability>,
     mass_loss: MassLoss,
+    restarts: Restarts,
 }
 
 impl Workers {
@@ -124,6 +128,10 @@ impl Workers {
         };
         let lost = self.known.values().filter(is_lost).map(|worker| &worker.machine);
         lost.filter(|machine| Some(*machine) != own).collect::<BTreeSet<_>>().len()
+    }
+
+    pub(super) fn restarts_mut(&mut self) -> &mut Restarts {
+        &mut self.restarts
     }
 
     pub(super) fn free(&self) -> &BTreeSet<WorkerId> {

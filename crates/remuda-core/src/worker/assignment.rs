@@ -66,6 +66,12 @@ impl Assignment {
         self.is_confirmed || self.is_inherited
     }
 
+    /// How often this plane sent the order. One that it inherited counts as sent, and may never have left the previous plane:
+    /// that it did not arrive is no evidence.
+    pub fn own_sends(&self) -> u32 {
+        self.sends.saturating_sub(u32::from(self.is_inherited))
+    }
+
     /// When it will have overrun unless it makes progress, and in which way.
     pub fn overrun_at(&self, started_at: Option<Timestamp>, settings: &Settings) -> (Timestamp, Overrun) {
         let from = match settings.stuck_policy {

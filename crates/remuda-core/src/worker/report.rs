@@ -20,7 +20,7 @@ impl Worker {
     /// Takes over what the worker reports about itself.
     pub(crate) fn take_report(&mut self, now: Timestamp, beat: &Beat) -> ReportChange {
         let mut change = ReportChange::default();
-        if let Some(slots) = beat.slots.filter(|slots| *slots != self.slots) {
+        if let Some(slots) = beat.slots_within(self.slots_max).filter(|slots| *slots != self.slots) {
             (self.slots, self.slots_observed) = (slots, None);
             (change.is_news, change.fits_other_jobs) = (true, true);
         }

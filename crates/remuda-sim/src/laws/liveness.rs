@@ -75,7 +75,8 @@ enum Reason {
     Trial,
     Retry,
     OtherWorker,
-    CoolDown,
+    /// A block, a quarantine or a probation that ends then.
+    CoolDown(Timestamp),
     Repair,
     ForeignRun,
     Worker,
@@ -116,9 +117,16 @@ impl Laws {
             let known = before.get(&job.id).filter(|known| known.attempt == attempt);
             let mut waiting =
                 known.copied().unwrap_or(Waiting { attempt, unexplained: 0, reason, since: at });
-            if waiting.reason != reason {
-                (waiting.reason, waiting.since) = (reason, at);
-            } else if reason == Reason::Nothing {
+            let is_same = match (waiting.reason, reason) {
+                // One that was over when the next began: a trial failed in between, and may have been too short to be seen.
+                (Reason::CoolDown(ended), Reason::CoolDown(ends)) => ended == ends || ended > now,
+                (before, reason) => before == reason,
+            };
+            if !is_same {
+                waiting.since = at;
+            }
+            waiting.reason = reason;
+            if is_same && reason == Reason::Nothing {
                 waiting.unexplained += passed;
             }
             let bound = self.bound(reason, job);
@@ -147,7 +155,7 @@ impl Laws {
         match reason {
             Reason::Retry => Some(millis(self.rules.retry_max.max(own_delay))),
             Reason::OtherWorker => Some(AVOIDED_MAX),
-            Reason::CoolDown => Some(millis(self.rules.block_cooldown_max)),
+            Reason::CoolDown(_) => Some(millis(self.rules.block_cooldown_max)),
             Reason::Repair => Some(SICK_MAX),
             Reason::ForeignRun => Some(FOREIGN_MAX),
             Reason::Nothing | Reason::Run | Reason::Slot | Reason::Trial | Reason::Worker => None,
@@ -191,7 +199,14 @@ impl Laws {
                 worker.is_some_and(|worker| plane.passed_over(now, job, worker).is_none())
             });
             let is_excused = !is_listening || !could || is_retry && is_late_retry;
-            let since = if is_excused { at } else { since };
+            // It may have been back in between, for less than the time between two looks.
+            let dead_since =
+                |worker| super::plane_state::dead_for(at, worker, hosts).map(|it| at - it.min(at));
+            let died_at = match job.state() {
+                JobState::Running { worker, .. } => dead_since(worker),
+                JobState::Waiting { .. } | JobState::Ended(_) => None,
+            };
+            let since = if is_excused { at } else { since.max(died_at.unwrap_or(0)) };
             let waited = (at - since).min(heard_for);
             let is_first_loss = job.failures().0 + job.failures().1 <= 1;
             let what = |bound: u64| {
@@ -275,10 +290,10 @@ fn queue_reason(plane: &Plane, now: Timestamp, job: &Job, host: &Host) -> Reason
         Some(PassedOver::BlockTrial { .. } | PassedOver::QuarantineTrial { .. }) => Reason::Trial,
         Some(PassedOver::FailedBefore | PassedOver::TooSmall) => Reason::OtherWorker,
         Some(
-            PassedOver::Blocked { .. }
-            | PassedOver::Quarantined { .. }
-            | PassedOver::Unavailable(Availability::Probation { .. }),
-        ) => Reason::CoolDown,
+            PassedOver::Blocked { until: ends }
+            | PassedOver::Quarantined { trial_at: ends }
+            | PassedOver::Unavailable(Availability::Probation { until: ends }),
+        ) => Reason::CoolDown(ends),
         Some(PassedOver::Unavailable(
             Availability::Draining | Availability::Terminated | Availability::Starting,
         )) => Reason::Worker,

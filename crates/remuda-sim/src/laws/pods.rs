@@ -1,9 +1,13 @@
 //! Laws about calls to a provider, compared with its account: no more pods than allowed and none above the price limit,
 //! none without a record, no foreign pod touched, no call storm.
 
+mod limits;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use remuda_core::document::Document;
+use remuda_core::fleet::Fleet;
 use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
 use remuda_core::plane::Plane;
@@ -14,7 +18,7 @@ use remuda_core::time::Timestamp;
 use super::Laws;
 use crate::law::Law;
 use crate::provider::{Account, SimPod};
-use crate::scenario::{FleetPlan, Scenario};
+use crate::scenario::Scenario;
 use crate::store::Store;
 
 /// What the laws know about pods.
@@ -29,16 +33,22 @@ pub(super) struct Pods {
     /// In how many consecutive lists of a fleet each of our pods was missing.
     pub(super) omitted: BTreeMap<(FleetId, PodId), u32>,
     /// Tags of pods that the plane could not know of: two consecutive lists lacked them, or the store was restored to a
-    /// time before them and no list has shown them since.
+    /// time before them and no list of any fleet has shown them since.
     pub(super) unseen: BTreeSet<String>,
     /// Recent calls of each fleet.
     calls: BTreeMap<FleetId, VecDeque<u64>>,
     /// Until when each fleet must not call.
     quiet_until: BTreeMap<FleetId, u64>,
+    /// Until when it need not call. After a failed commit the plane may know of a wait, or may not.
+    quiet_allowed_until: BTreeMap<FleetId, u64>,
+    /// The last wait that each fleet was told.
+    told_until: BTreeMap<FleetId, u64>,
     /// Whether the plane counts the key of a fleet as refused.
     confirmed: BTreeMap<FleetId, bool>,
     /// Calls that were refused for the key since the last one that succeeded.
     refusals: BTreeMap<FleetId, u32>,
+    /// The same before the last success, until that success is stored.
+    stored_refusals: BTreeMap<FleetId, u32>,
     /// When the return of each pod was last requested.
     return_requested: BTreeMap<PodId, u64>,
     /// Since when each machine is to be returned, as long as the plane listens.
@@ -108,16 +118,23 @@ impl Pods {
 }
 
 impl Laws {
-    /// S5: a request for a pod is committed first. L5: a fleet that must wait makes no calls.
+    /// Until when a fleet must not call, if it must wait at all.
+    pub(crate) fn quiet_until(&self, at: u64, fleet: &FleetId) -> Option<u64> {
+        self.pods.quiet_until.get(fleet).copied().filter(|until| at < *until)
+    }
+
+    /// S5: a request for a pod is committed first. L5: a fleet that must wait decides on no calls; `quiet_until` is the
+    /// wait that it was told before it decided. One that it is told while the decision is being committed comes too late.
     pub(crate) fn provider_call_queued(
         &mut self,
         at: u64,
         fleet: &FleetId,
         call: &ProviderCall,
+        quiet_until: Option<u64>,
         is_late: bool,
         store: &Store,
     ) {
-        if let Some(until) = self.pods.quiet_until.get(fleet).filter(|until| at < **until) {
+        if let Some(until) = quiet_until {
             let what = format!("{fleet} must wait until {until} ms and calls {call:?}");
             self.violated(Law::L5, at, what);
         }
@@ -182,9 +199,12 @@ impl Laws {
             Some(ProviderError { class: ProviderErrorClass::RateLimited, wait, .. }) => {
                 let wait = wait.map_or(RATE_WAIT, |wait| wait.as_millis() as u64);
                 self.pods.quiet_until.insert(fleet.clone(), at + wait);
+                self.pods.quiet_allowed_until.insert(fleet.clone(), at + wait);
+                self.pods.told_until.insert(fleet.clone(), at + wait);
             }
             None | Some(ProviderError { class: ProviderErrorClass::NotFound, .. }) => {
                 self.pods.quiet_until.remove(fleet);
+                self.pods.quiet_allowed_until.remove(fleet);
             }
             // Other errors end no wait.
             Some(_) => {}
@@ -192,22 +212,41 @@ impl Laws {
         let refusals = self.pods.refusals.entry(fleet.clone()).or_default();
         match fault.map(|fault| fault.class) {
             Some(ProviderErrorClass::Auth) => *refusals += 1,
-            None | Some(ProviderErrorClass::NotFound) => *refusals = 0,
+            None | Some(ProviderErrorClass::NotFound) => {
+                let refusals = std::mem::take(refusals);
+                if refusals > 0 {
+                    self.pods.stored_refusals.insert(fleet.clone(), refusals);
+                }
+            }
             // Other errors say nothing about the key.
             Some(_) => {}
         }
     }
 
-    /// A reloaded plane does not know of waits that were not committed.
+    /// The state of a fleet is stored: if no refusal is in it, a plane that reloads knows of none.
+    pub(super) fn fleet_stored(&mut self, document: &Document) {
+        let fleet =
+            document.id.parse::<FleetId>().ok().zip(serde_json::from_str::<Fleet>(document.body.get()).ok());
+        if let Some((id, _)) = fleet.filter(|(_, fleet)| fleet.key_refusal.is_none()) {
+            self.pods.stored_refusals.remove(&id);
+        }
+    }
+
+    /// A reloaded plane does not know of waits that were not committed, nor of an answer that ended one; it does know of
+    /// what was committed.
     pub(crate) fn forget_waits(&mut self) {
+        self.pods.quiet_allowed_until.clone_from(&self.pods.told_until);
         self.pods.quiet_until.clear();
     }
 
-    /// A reloaded plane does not know of a success that was not committed: the refusal before it still counts.
+    /// A reloaded plane does not know of a success that was not committed: the refusals before it still count, each of
+    /// them.
     pub(super) fn recall_refusals(&mut self, plane: &Plane) {
         for (fleet, refusals) in &mut self.pods.refusals {
-            let is_known = plane.fleet(fleet).key_refusal.is_some();
-            *refusals = (*refusals).max(u32::from(is_known));
+            if plane.fleet(fleet).key_refusal.is_some() {
+                let stored = self.pods.stored_refusals.get(fleet).copied().unwrap_or(1);
+                *refusals = (*refusals).max(stored);
+            }
         }
     }
 
@@ -325,77 +364,8 @@ impl Laws {
             return;
         }
         self.check_pods_have_records(at, plane, account);
-        self.check_records_have_pods(at, plane, account);
+        self.check_records_have_pods(now, at, plane, account, scenario);
         self.check_machine_comes(at, plane, account, scenario);
-    }
-
-    /// S8: no day costs more than allowed, except for what is spent until the plane notices. After a machine was given
-    /// up, the delay is the provider's.
-    fn check_daily_budget(&mut self, at: u64, account: &Account, scenario: &Scenario) {
-        for plan in &scenario.fleets {
-            let Some(most) = plan.settings.day_max else { continue };
-            let (mut spent, mut slack) = (Money::ZERO, Money::ZERO);
-            for pod in account.pods.values().filter(|pod| pod.fleet.as_ref() == Some(&plan.settings.id)) {
-                let given_up = self.pods.given_up.get(&pod.tag).copied().unwrap_or(at);
-                let until = given_up.min(pod.gone_at.unwrap_or(at)).min(pod.stopped_at.unwrap_or(at));
-                let price = plan.prices.get(&pod.offer).copied().unwrap_or_default();
-                let is_unknown =
-                    pod.is_created_by_old_plane || pod.is_unrecorded || self.pods.unseen.contains(&pod.tag);
-                if is_unknown {
-                    continue;
-                }
-                let while_up = Duration::from_millis(until.saturating_sub(pod.created_at));
-                spent = spent.plus(price.over(while_up));
-                // The mass-loss brake returns no machine, whatever it costs; nor does a plane that is down or paused:
-                // what this machine cost in just that time is no one's decision.
-                let away = self.pods.absence(pod.created_at, until);
-                slack = slack.plus(price.over(SPENT_MARGIN + away));
-            }
-            if spent > most.plus(slack) {
-                let what = format!("{} has cost {spent} today, {most} are allowed", plan.settings.id);
-                return self.violated(Law::S8, at, what);
-            }
-        }
-    }
-
-    /// S8: a refused key is confirmed by a second call before it stops anything.
-    fn check_key(&mut self, at: u64, plane: &Plane, scenario: &Scenario) {
-        for plan in &scenario.fleets {
-            let id = &plan.settings.id;
-            let is_confirmed = plane.fleet(id).key_refusal.is_some_and(|refusal| refusal.is_confirmed);
-            let refusals = self.pods.refusals.get(id).copied().unwrap_or(0);
-            let is_new = self.pods.confirmed.insert(id.clone(), is_confirmed) != Some(is_confirmed);
-            if is_confirmed && is_new && refusals < 2 {
-                let what = format!("{id} counts its key as refused after {refusals} refused calls");
-                self.violated(Law::S8, at, what);
-            }
-        }
-    }
-
-    /// S8: what is above a lowered maximum is drained, busy or not.
-    fn check_maximum(&mut self, now: Timestamp, at: u64, plane: &Plane, scenario: &Scenario) {
-        if !self.listens_for(now, DRAINED_WITHIN) {
-            return;
-        }
-        let margin = DRAINED_WITHIN.as_millis() as u64;
-        let long_lowered =
-            |plan: &&FleetPlan| plan.lowered.is_some_and(|(lowered_at, _)| at > lowered_at + margin);
-        for plan in scenario.fleets.iter().filter(long_lowered) {
-            let is_staying = |rental: &&Rental| {
-                let phase = rental.phase();
-                rental.fleet == plan.settings.id
-                    && matches!(
-                        phase,
-                        RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made | RentalPhase::Up
-                    )
-            };
-            let (staying, most) =
-                (plane.rentals().filter(is_staying).count(), plan.settings.scaling.machines_max);
-            if staying > most as usize {
-                let what = format!("{} keeps {staying} machines, {most} are allowed", plan.settings.id);
-                return self.violated(Law::S8, at, what);
-            }
-        }
     }
 
     /// L4: the return of a machine is requested until it is gone, whatever else its provider refuses.
@@ -408,7 +378,7 @@ impl Laws {
             let since = self.pods.returning_since.get(&pod.id).copied().unwrap_or(at);
             returning.insert(pod.id.clone(), since);
             let requested = self.pods.return_requested.get(&pod.id).copied().unwrap_or(0);
-            let quiet = self.pods.quiet_until.get(&rental.fleet).copied().unwrap_or(0);
+            let quiet = self.pods.quiet_allowed_until.get(&rental.fleet).copied().unwrap_or(0);
             if at > since.max(requested).max(quiet) + RETURN_REPEATED_WITHIN {
                 found = Some(format!(
                     "{} is to be returned, and that was last requested at {requested} ms",
@@ -448,15 +418,29 @@ impl Laws {
         }
     }
 
-    fn check_records_have_pods(&mut self, at: u64, plane: &Plane, account: &Account) {
+    /// A machine whose creation was not confirmed is looked for as long as its pod may still appear, whether it was given
+    /// up meanwhile or not; only then has it to go.
+    fn check_records_have_pods(
+        &mut self,
+        now: Timestamp,
+        at: u64,
+        plane: &Plane,
+        account: &Account,
+        scenario: &Scenario,
+    ) {
         let mut empty = BTreeMap::new();
         let mut found = None;
+        let is_looked_for = |rental: &Rental| {
+            let plan = scenario.fleets.iter().find(|plan| plan.settings.id == rental.fleet);
+            let limit = plan.map_or(Duration::ZERO, |plan| plan.settings.limits.lost_create_timeout);
+            rental.pod().is_none() && now.since(rental.wanted_at) < limit
+        };
         for rental in plane.rentals() {
             let is_made = matches!(
                 rental.phase(),
                 RentalPhase::Made | RentalPhase::Up | RentalPhase::Draining | RentalPhase::Returning
             );
-            if !is_made || account.with_tag(&rental.tag).next().is_some() {
+            if !is_made || is_looked_for(rental) || account.with_tag(&rental.tag).next().is_some() {
                 continue;
             }
             let since = self.pods.empty_since.get(&rental.tag).copied().unwrap_or(at);

@@ -40,6 +40,9 @@ impl Laws {
                 Record::Document(document) if document.collection == Collection::Machine => {
                     self.machine_stored(at, document);
                 }
+                Record::Document(document) if document.collection == Collection::Fleet => {
+                    self.fleet_stored(document);
+                }
                 Record::DocumentDeleted { collection: Collection::Machine, id } => {
                     self.machine_forgotten(at, id, account);
                 }

@@ -20,6 +20,8 @@ pub(crate) struct Prompt {
     pub(crate) is_cached: bool,
     /// The second of two prompts with one id.
     pub(crate) is_copy: bool,
+    /// Its agent wants it to stop: it is asked about until it does, and its messages do not matter any more.
+    pub(crate) is_cancelled: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,7 @@ impl Prompt {
             uninterruptible_until: 0,
             is_cached: false,
             is_copy: false,
+            is_cancelled: false,
         }
     }
 

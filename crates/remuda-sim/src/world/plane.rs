@@ -217,10 +217,12 @@ impl World<'_> {
                 PlaneEffect::CallProvider { fleet, call }
                     if self.is_sabotaged(Sabotage::RentBeforeCommit) =>
                 {
-                    self.queue_provider_call(driver.number, fleet, call);
+                    let quiet_until = self.laws.quiet_until(self.now, &fleet);
+                    self.queue_provider_call(driver.number, fleet, call, quiet_until);
                 }
                 PlaneEffect::CallProvider { fleet, call } => {
-                    batch.effects.push(Release::ProviderCall { fleet, call });
+                    let quiet_until = self.laws.quiet_until(self.now, &fleet);
+                    batch.effects.push(Release::ProviderCall { fleet, call, quiet_until });
                 }
                 PlaneEffect::Progress { .. } | PlaneEffect::WebhookQueued | PlaneEffect::ReportCycle(_) => {}
             }

@@ -45,10 +45,16 @@ impl World<'_> {
         self.account.empty.clear();
     }
 
-    /// Queues a call to a fleet's provider.
-    pub(super) fn queue_provider_call(&mut self, driver: usize, fleet: FleetId, call: ProviderCall) {
+    /// Queues a call to a fleet's provider; `quiet_until`: until when the fleet had to wait when that was decided.
+    pub(super) fn queue_provider_call(
+        &mut self,
+        driver: usize,
+        fleet: FleetId,
+        call: ProviderCall,
+        quiet_until: Option<u64>,
+    ) {
         let is_late = self.lead != Some(driver);
-        self.laws.provider_call_queued(self.now, &fleet, &call, is_late, &self.store);
+        self.laws.provider_call_queued(self.now, &fleet, &call, quiet_until, is_late, &self.store);
         let queue = self.account.call_queues.entry((driver, fleet.clone())).or_default();
         queue.waiting.push_back(call);
         self.send_next_call(driver, fleet);

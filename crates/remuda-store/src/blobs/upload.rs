@@ -1,7 +1,7 @@
 //! Uploads: chunks are hashed and written to a temporary file, which is renamed once it is complete and synced.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use remuda_core::time::Timestamp;
@@ -82,16 +82,19 @@ impl BlobUpload {
 
     /// Checks the hash, if one is expected, and renames the file. Once this returns, the blob survives a power failure.
     pub async fn finish(self, expected: Option<BlobHash>, now: Timestamp) -> Result<StoredBlob, BlobError> {
-        let BlobUpload { blobs, partial, size_bytes, .. } = self.flush().await?;
-        blobs.run(move |shared| partial.finish(shared, size_bytes, expected, now)).await
+        let BlobUpload { blobs, mut partial, buffer, size_bytes } = self;
+        let finish = move |shared: &Shared| {
+            partial.write(&buffer).map_err(|error| shared.failed(error))?;
+            partial.finish(shared, size_bytes, expected, now)
+        };
+        blobs.run(finish).await
     }
 
     async fn flush(mut self) -> Result<BlobUpload, BlobError> {
         let blobs = self.blobs.clone();
         blobs
             .run(move |shared| {
-                self.partial.hasher.update(&self.buffer);
-                self.partial.file.write_all(&self.buffer).map_err(|error| shared.failed(error))?;
+                self.partial.write(&self.buffer).map_err(|error| shared.failed(error))?;
                 self.buffer.clear();
                 Ok(self)
             })
@@ -100,6 +103,11 @@ impl BlobUpload {
 }
 
 impl PartialBlob {
+    fn write(&mut self, content: &[u8]) -> io::Result<()> {
+        self.hasher.update(content);
+        self.file.write_all(content)
+    }
+
     fn finish(
         self,
         shared: &Shared,

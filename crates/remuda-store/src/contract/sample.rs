@@ -11,8 +11,8 @@ use remuda_core::machine::{Presence, WorkerState};
 use remuda_core::money::Money;
 use remuda_core::provider::{Pod, PodStatus};
 use remuda_core::record::{
-    AcceptedJob, BlockRow, IdempotencyKey, JobStatus, PastAttempt, QuarantineRow, Record, ServiceRow,
-    StateRow, StoredEvent, WorkerRow,
+    AcceptedJob, BlockRow, IdempotencyKey, JobStatus, JoinedProcess, PastAttempt, QuarantineRow, Record,
+    ServiceRow, StateRow, StoredEvent, WorkerRow,
 };
 use remuda_core::rental::{Rental, RentalEvent};
 use remuda_core::scope::{BlockScope, TenantShape};
@@ -162,6 +162,7 @@ pub(crate) fn worker_row(name: &str, state: WorkerState) -> WorkerRow {
         presence: Presence::Online,
         services: ["comfyui".parse().unwrap()].into(),
         slots: 2,
+        slots_max: 2,
         offer: Default::default(),
         joined_at: at(1),
         seen_at: at(1),
@@ -175,6 +176,7 @@ pub(crate) fn worker_row(name: &str, state: WorkerState) -> WorkerRow {
         probation: Default::default(),
         stale_after_millis: None,
         join_nonces: vec!["b7".to_owned()],
+        joined_processes: vec![JoinedProcess { process: "c4".to_owned(), join_number: 2 }],
         reliability: None,
         metrics: serde_json::Map::new(),
         metrics_at: None,

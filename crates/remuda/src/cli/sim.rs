@@ -3,13 +3,15 @@
 use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use remuda_sim::{Violation, WorldSettings, replay, run};
 use serde_json::json;
 
+use super::run::INTERRUPTED;
+use super::start::stop_signals;
 use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
@@ -23,7 +25,7 @@ pub(super) struct SimCommand {
     /// Stop after this many job lives
     #[arg(long, value_name = "LIVES")]
     lives: Option<u64>,
-    /// Tell one world, a line a step
+    /// Print one world, a line for each step
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seeds", "from", "lives"])]
     replay: Option<u64>,
     /// Threads; by default one for each core
@@ -54,20 +56,21 @@ impl SimCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         match self.replay {
             Some(seed) => Ok(tell(seed)),
-            None => Ok(self.run_all()),
+            None => self.run_all(),
         }
     }
 
-    fn run_all(&self) -> ExitCode {
+    fn run_all(&self) -> anyhow::Result<ExitCode> {
         let threads =
             self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let started = Instant::now();
         let mut sum = Sum::default();
-        let (next, end) = (AtomicU64::new(self.from), self.from.saturating_add(self.seeds));
+        let (next, end) = (Arc::new(AtomicU64::new(self.from)), self.from.saturating_add(self.seeds));
+        stop_on_signal(Arc::clone(&next), end)?;
         let (sender, outcomes) = mpsc::channel();
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
-                let (sender, next) = (sender.clone(), &next);
+                let (sender, next) = (sender.clone(), &*next);
                 scope.spawn(move || {
                     loop {
                         let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -98,7 +101,7 @@ impl SimCommand {
                 }
             }
         });
-        self.conclude(&sum, started.elapsed())
+        Ok(self.conclude(&sum, started.elapsed()))
     }
 
     fn conclude(&self, sum: &Sum, took: Duration) -> ExitCode {
@@ -129,6 +132,19 @@ impl SimCommand {
         }
         if sum.failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// The first signal lets the worlds that run come to an end, so that the summary is printed; the second exits.
+fn stop_on_signal(next: Arc<AtomicU64>, end: u64) -> anyhow::Result<()> {
+    let mut stops = stop_signals()?;
+    tokio::spawn(async move {
+        stops.recv().await;
+        eprintln!("stopping after the worlds that run now; once more to stop at once");
+        next.store(end, Ordering::Relaxed);
+        stops.recv().await;
+        std::process::exit(INTERRUPTED.into());
+    });
+    Ok(())
 }
 
 fn show_broken(seed: u64, violations: &[Violation]) {

@@ -12,8 +12,12 @@ fn remedy_done(remedy: ServiceRemedy, problem: Option<&str>) -> AgentEvent {
 }
 
 fn self_tested(problem: Option<&str>) -> AgentEvent {
+    self_tested_in(1, problem)
+}
+
+fn self_tested_in(incarnation: u64, problem: Option<&str>) -> AgentEvent {
     news(ServiceEvent::SelfTested {
-        incarnation: ServiceIncarnation(1),
+        incarnation: ServiceIncarnation(incarnation),
         problem: problem.map(str::to_owned),
         offer: None,
     })
@@ -90,6 +94,57 @@ fn a_service_in_a_new_life_shows_that_it_works_first() {
             (300, self_tested(None), &["1 slots"]),
         ],
     );
+}
+
+/// Faults: V8. The self-test of the old process ends only when its time is over.
+#[test]
+fn self_test_that_began_before_a_restart_says_nothing_about_the_new_process() {
+    tell(
+        &mut holding(),
+        vec![
+            (100, closed(), &["0 slots"]),
+            (200, opened(2), &["check"]),
+            (300, self_tested_in(2, None), &["1 slots"]),
+            (30_000, self_tested_in(1, Some("the executor does not run")), &[]),
+        ],
+    );
+    // It started again during the test.
+    tell(
+        &mut holding(),
+        vec![
+            (100, closed(), &["0 slots"]),
+            (200, opened(2), &["check"]),
+            (300, closed(), &[]),
+            (400, opened(3), &[]),
+            (500, self_tested_in(2, Some("connection reset")), &["check"]),
+            (600, self_tested_in(3, None), &["1 slots"]),
+        ],
+    );
+}
+
+/// Faults: V14.
+#[test]
+fn idle_service_that_does_not_answer_gets_one_self_test_at_a_time() {
+    let mut agent = holding();
+    let silent = || AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::NoAnswer("timed out".to_owned()),
+    };
+    for second in [1, 6, 11] {
+        agent.step(at(second * 1000), AgentEvent::Tick);
+        agent.step(at(second * 1000 + 100), silent());
+    }
+    agent.step(at(12_000), AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome: done() });
+    let tests_to = |agent: &mut Agent, from: u64, to: u64| {
+        let effects = (from..to).flat_map(|second| told(&agent.step(at(second * 1000), AgentEvent::Tick)));
+        effects.filter(|it| it == "check").count()
+    };
+    assert_eq!(tests_to(&mut agent, 13, 60), 1);
+    agent.step(at(60_000), self_tested(None));
+    assert_eq!(agent.closed(), None);
+    assert_eq!(tests_to(&mut agent, 61, 120), 0);
 }
 
 #[test]
@@ -395,4 +450,17 @@ fn superseded_attempt_that_stopped_says_nothing_about_its_service() {
     };
     agent.step(at(31_010), probed);
     assert_eq!((agent.closed(), agent.held.len()), (None, 1));
+}
+
+/// Faults: V8.
+#[test]
+fn failed_self_test_belongs_to_the_process_in_which_it_began() {
+    let incarnation_of = |problem: Option<&str>| {
+        let (began_in, current) = (ServiceIncarnation(1), ServiceIncarnation(2));
+        match ServiceEvent::self_tested(began_in, current, problem.map(str::to_owned), None) {
+            ServiceEvent::SelfTested { incarnation, .. } => incarnation.0,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!((incarnation_of(None), incarnation_of(Some("no answer"))), (2, 1));
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::Fleets;
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId};
+use crate::orphan::Orphan;
 use crate::plane::{FleetEvent, Outbox};
-use crate::provider::{LISTS_MIN, Pod, PodTag, ProviderCall, ProviderError};
+use crate::provider::{LISTS_MIN, LISTS_UNHEARD_MIN, Pod, PodTag, ProviderCall, ProviderError};
 use crate::rental::{Rental, RentalState};
 use crate::settings::Settings;
 use crate::supervise::Backoff;
@@ -177,6 +178,37 @@ impl Fleets {
             }
         }
         (ours, strays)
+    }
+
+    /// Fleets may share an account: a pod that this list shows and that belongs to another fleet exists. If it has no
+    /// record, the other fleet counts it as an orphan, unless enough lists of its own have told it what it has.
+    pub(in crate::plane) fn note_orphans_of_others(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        pods: &[Pod],
+        settings: &Settings,
+        outbox: &mut Outbox,
+    ) {
+        let mut changed = BTreeSet::new();
+        for pod in pods {
+            let tag =
+                PodTag::parse(&pod.tag).filter(|tag| Some(tag.deployment) == self.deployment.as_deref());
+            let Some(tag) = tag.filter(|tag| tag.fleet != id.as_str()) else { continue };
+            let Some(owner) = settings.fleets.iter().map(|it| &it.id).find(|it| it.as_str() == tag.fleet)
+            else {
+                continue;
+            };
+            let machine = format!("{}-{}", tag.fleet, tag.number).parse::<MachineId>();
+            let has_record = machine.is_ok_and(|machine| self.rentals.contains_key(&machine));
+            let is_told = self.lists.get(owner).is_some_and(|lists| lists.complete >= LISTS_UNHEARD_MIN);
+            if has_record || is_told || self.state_mut(owner).orphans.contains_key(&pod.id) {
+                continue;
+            }
+            self.state_mut(owner).orphans.insert(pod.id.clone(), Orphan::new(now, pod));
+            changed.insert(owner);
+        }
+        changed.into_iter().for_each(|owner| self.store_fleet(owner, outbox));
     }
 
     /// Whether so many pods are missing at once that the list is more likely wrong than true.

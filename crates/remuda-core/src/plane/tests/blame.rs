@@ -271,6 +271,36 @@ fn mass_loss_is_held_against_no_job() {
     }
 }
 
+/// Faults: J8. Workers that restart together were restarted by someone: also the first of them, which joins alone.
+#[test]
+fn restart_of_several_machines_is_held_against_no_job() {
+    let mut story = Story::new();
+    let names = ["w0", "w1", "w2", "w3"];
+    names.iter().for_each(|name| story.join(name));
+    let jobs = names.map(|name| story.submit_with(name, |it| it.job.needs.pin = Some(id(name))).unwrap());
+    story.work_to(10, &names);
+    names.iter().for_each(|name| story.join(name));
+    for job in jobs {
+        let status = story.kept.status(job);
+        assert!(status.crashed_workers.is_empty(), "{status:?}");
+        assert!(status.attempts.iter().all(|past| past.took_down.is_none()), "{status:?}");
+    }
+}
+
+/// Faults: J8. Copies of one bad workflow crash several machines at once: that explains nothing.
+#[test]
+fn copies_of_one_workflow_that_crash_together_are_each_suspect() {
+    let mut story = Story::new();
+    let names = ["w0", "w1", "w2", "w3"];
+    names.iter().for_each(|name| story.join(name));
+    let jobs = names.map(|name| story.submit_with("bad", |it| it.job.needs.pin = Some(id(name))).unwrap());
+    story.work_to(10, &names);
+    names.iter().for_each(|name| story.join(name));
+    for job in jobs {
+        assert_eq!(story.kept.status(job).crashed_workers.len(), 1);
+    }
+}
+
 /// Faults: J6. What two careless tenants did at the same time keeps the third from no worker.
 #[test]
 fn bad_workflows_of_two_tenants_at_once_delay_no_third() {

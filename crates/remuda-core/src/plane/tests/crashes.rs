@@ -49,6 +49,28 @@ fn an_order_the_old_plane_could_not_deliver_is_given_by_the_new_one() {
     story.is(job, "running on a, attempt 1");
 }
 
+/// Faults: A5, C1, D8. The old plane's order never left it, because its commit failed. Two replies of the new plane come too late,
+/// because its store is slow: beats with progress and with results overtook the ones that they answer.
+#[test]
+fn order_of_the_old_plane_is_no_evidence_that_the_worker_never_received_it() {
+    let mut story = Story::new();
+    story.join("a");
+    story.hand("a").is_deaf = true;
+    let job = story.submit("s");
+    story.restart();
+    let term = story.plane.term();
+    story.hand("a").term = term;
+    for second in [10, 15] {
+        story.to(second);
+        assert_eq!(story.beat("a").unwrap().start.len(), 1);
+    }
+    story.hand("a").is_deaf = false;
+    story.to(20);
+    story.poll("a");
+    assert!(story.hand("a").held.contains_key(&job));
+    story.is(job, "running on a, attempt 1");
+}
+
 #[test]
 fn new_plane_assigns_waiting_jobs_to_beating_workers() {
     let mut story = Story::new();

@@ -141,10 +141,13 @@ impl Rented {
             fleet: None,
             services: ["exec".parse().unwrap()].into(),
             slots: 1,
+            slots_max: None,
             offer: Capabilities::default(),
             incarnation: None,
             stale_after_millis: None,
             nonce: None,
+            process: None,
+            join_number: 0,
             held: Vec::new(),
         };
         let token_hash = Hash::digest(b"token");

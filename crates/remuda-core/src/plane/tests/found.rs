@@ -43,10 +43,13 @@ fn undelivered_order_survives_rejoin() {
             fleet: None,
             services: ["exec".parse().unwrap()].into(),
             slots: 1,
+            slots_max: None,
             offer: Capabilities::default(),
             incarnation: None,
             stale_after_millis: None,
             nonce: None,
+            process: None,
+            join_number: 0,
             held: Vec::new(),
         };
         let event = PlaneEvent::Join {
@@ -179,7 +182,7 @@ fn what_was_turned_down_is_forgotten_when_there_is_nothing_left_to_do() {
 #[test]
 fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_there_is() {
     let mut story = Story::new();
-    story.join_with("a", |join| join.slots = 2);
+    story.join_with("a", |join| (join.slots, join.slots_max) = (2, Some(3)));
     let mut beat = story.beat_of("a");
     (beat.slots, beat.unavailable_reason) = (Some(0), Some("its service is sick".to_owned()));
     story.send("a", beat, false).unwrap();

@@ -275,16 +275,24 @@ fn a_dropped_line_is_a_reason_to_look_closer_and_not_a_verdict() {
 }
 
 fn join_again(story: &mut Story, nonce: &str) -> Result<PlaneAnswer, Refusal> {
+    join_as(story, nonce, None)
+}
+
+/// `process`: who sends it, and its number there.
+fn join_as(story: &mut Story, nonce: &str, process: Option<(&str, u64)>) -> Result<PlaneAnswer, Refusal> {
     let join = JoinRequest {
         worker: id("a"),
         machine: None,
         fleet: None,
         services: ["exec".parse().unwrap()].into(),
         slots: 1,
+        slots_max: None,
         offer: Capabilities::default(),
         incarnation: None,
         stale_after_millis: None,
         nonce: Some(nonce.to_owned()),
+        process: process.map(|(process, _)| process.to_owned()),
+        join_number: process.map_or(0, |(_, number)| number),
         held: Vec::new(),
     };
     let token_hash = Hash::digest(b"nobody waits for it");
@@ -313,13 +321,45 @@ fn copy_of_a_join_changes_nothing_at_once_or_later() {
     story.is(job, "running on a, attempt 1");
 }
 
+/// Faults: N4, X14. No plane has stored the earlier joins: they waited on the way, or the commit failed.
+#[test]
+fn join_that_arrives_after_a_newer_one_of_its_process_changes_nothing() {
+    let mut story = Story::new();
+    let number_join = |story: &mut Story, process: &str, number| {
+        let held: Vec<_> = story.hands.get("a").map_or(vec![], |it| it.held.values().cloned().collect());
+        story.join_with("a", |join| {
+            (join.process, join.join_number, join.held) = (Some(process.to_owned()), number, held);
+        });
+    };
+    let refused = Err(Refusal::RepeatedJoin(id("a")));
+    number_join(&mut story, "p", 3);
+    let job = story.submit("s");
+    story.work_to(10, &["a"]);
+    assert_eq!(join_as(&mut story, "early", Some(("p", 1))).map(drop), refused);
+    story.restart();
+    assert_eq!(join_as(&mut story, "earlier", Some(("p", 2))).map(drop), refused);
+    // Its next join counts, and so does that of a new process, whose numbers begin again.
+    number_join(&mut story, "p", 4);
+    number_join(&mut story, "q", 1);
+    assert_eq!(story.kept.workers[&id("a")].joined_processes.len(), 2);
+    for late in [("p", 2), ("p", 4), ("q", 1)] {
+        assert_eq!(join_as(&mut story, "late", Some(late)).map(drop), refused, "{late:?}");
+    }
+    story.work_to(40, &["a"]);
+    story.is(job, "running on a, attempt 1");
+}
+
 #[test]
 fn only_the_newest_joins_are_remembered() {
     let mut story = Story::new();
     for n in 0..30 {
-        story.join_with("a", |join| join.nonce = Some(format!("{n}")));
+        story
+            .join_with("a", |join| (join.nonce, join.process) = (Some(format!("{n}")), Some(format!("{n}"))));
     }
     assert_eq!(story.kept.workers[&id("a")].join_nonces.len(), 8);
-    story.join_with("a", |join| join.nonce = Some("x".repeat(65)));
+    assert_eq!(story.kept.workers[&id("a")].joined_processes.len(), 8);
+    let long = Some("x".repeat(65));
+    story.join_with("a", |join| (join.nonce, join.process) = (long.clone(), long));
     assert!(story.kept.workers[&id("a")].join_nonces.iter().all(|nonce| nonce.len() < 65));
+    assert!(story.kept.workers[&id("a")].joined_processes.iter().all(|it| it.process.len() < 65));
 }

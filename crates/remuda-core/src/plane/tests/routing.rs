@@ -109,7 +109,7 @@ fn a_job_runs_only_where_everything_it_needs_is() {
 fn a_worker_with_slots_to_spare_gets_as_much_as_it_can_take() {
     let mut story = Story::new();
     let jobs: Vec<_> = (0..5).map(|_| story.submit("s")).collect();
-    story.join_with("a", |join| join.slots = 3);
+    story.join_with("a", |join| (join.slots, join.slots_max) = (3, Some(5)));
     story.are(&jobs[..3], "running on a, attempt 1");
     story.are(&jobs[3..], "queued");
     let beat = Beat { slots: Some(5), ..story.beat_of("a") };

@@ -104,7 +104,9 @@ impl World<'_> {
                 }
             }
             Release::Client { client, call, response } => self.send_to_client(client, call, response),
-            Release::ProviderCall { fleet, call } => self.queue_provider_call(at, fleet, call),
+            Release::ProviderCall { fleet, call, quiet_until } => {
+                self.queue_provider_call(at, fleet, call, quiet_until);
+            }
         }
     }
 }

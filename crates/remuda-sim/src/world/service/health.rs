@@ -2,7 +2,7 @@
 //! that it started; an operator repairs the others after the storm.
 
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::{ServiceEvent, ServiceRemedy};
+use remuda_core::service::{ServiceEvent, ServiceIncarnation, ServiceRemedy};
 
 use crate::event_queue::SimEvent;
 use crate::sabotage::Sabotage;
@@ -140,21 +140,30 @@ impl World<'_> {
         let is_slow = problem == Some("the executor does not run")
             || problem == Some("the check prompt did not finish in time");
         let delay = if is_slow { CHECK_MAX } else { delay + wait.min(CHECK_MAX) };
-        self.schedule_for_host(host, delay, |process| SimEvent::CheckDone { host, process, problem });
+        let began_in = self.hosts[host].incarnations.current();
+        self.schedule_for_host(host, delay, |process| SimEvent::CheckDone {
+            host,
+            process,
+            began_in,
+            problem,
+        });
     }
 
-    pub(in crate::world) fn check_done(&mut self, host: usize, process: u32, problem: Option<&'static str>) {
+    pub(in crate::world) fn check_done(
+        &mut self,
+        host: usize,
+        process: u32,
+        began_in: ServiceIncarnation,
+        problem: Option<&'static str>,
+    ) {
         if self.hosts[host].process == process {
             let it = &mut self.hosts[host];
             if problem.is_none() {
                 it.self_tested();
             }
-            let life = it.incarnations.current();
-            let problem = problem.map(str::to_owned);
-            self.step_agent(
-                host,
-                AgentEvent::Service(ServiceEvent::SelfTested { incarnation: life, problem, offer: None }),
-            );
+            let (current, problem) = (it.incarnations.current(), problem.map(str::to_owned));
+            let tested = ServiceEvent::self_tested(began_in, current, problem, None);
+            self.step_agent(host, AgentEvent::Service(tested));
         }
     }
 

@@ -172,6 +172,7 @@ impl World<'_> {
             return;
         }
         let Some(prompt) = service.running.iter_mut().find(|prompt| prompt.key == Some(key)) else { return };
+        prompt.is_cancelled |= is_ours;
         let ignores_stop = prompt.end == PromptEnd::Hangs || now < prompt.uninterruptible_until;
         let is_nearly_done = prompt.ends_at() < now + ABOUT_TO_FINISH;
         if ignores_stop || prompt.end == PromptEnd::KillsAgent || is_too_late && is_nearly_done {

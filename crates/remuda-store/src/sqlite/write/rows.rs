@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::super::merge::{Job, MergedRecords};
+use super::super::read::bound;
 
 /// Events per row; reading one of them reads the whole row.
 const CHUNK_EVENTS_MAX: usize = 512;
@@ -26,7 +27,7 @@ pub(super) fn write(
     write_documents(tx, merged)?;
     for (at, report) in &merged.cycles {
         tx.prepare_cached("INSERT OR REPLACE INTO cycles VALUES (?1, ?2)")?
-            .execute(params![at.as_millis(), report.get()])?;
+            .execute(params![bound(at.as_millis()), report.get()])?;
     }
     tx.prepare_cached("UPDATE meta SET value = max(value, ?1) WHERE key = 'latest'")?
         .execute([merged.latest.as_millis()])?;
@@ -108,8 +109,8 @@ fn key(job: JobId) -> [u8; 16] {
     job.as_u128().to_be_bytes()
 }
 
-fn ended_at(status: &JobStatus) -> Option<u64> {
-    (!status.state.is_open()).then(|| status.changed_at.as_millis())
+fn ended_at(status: &JobStatus) -> Option<i64> {
+    (!status.state.is_open()).then(|| bound(status.changed_at.as_millis()))
 }
 
 fn json<'b>(buffer: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, Error> {
@@ -145,10 +146,11 @@ fn write_events(tx: &Transaction<'_>, events: &[&StoredEvent], sequence: Sequenc
             body.push(b'\n');
         }
         let text = str::from_utf8(&body).map_err(|error| Error::ToSqlConversionFailure(error.into()))?;
-        insert.execute(params![first.seq.0, last.seq.0, last.at.as_millis(), text])?;
+        insert.execute(params![bound(first.seq.0), bound(last.seq.0), bound(last.at.as_millis()), text])?;
     }
     if last_sequence > sequence {
-        tx.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'sequence'")?.execute([last_sequence.0])?;
+        tx.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'sequence'")?
+            .execute([bound(last_sequence.0)])?;
     }
     Ok(())
 }
@@ -170,20 +172,20 @@ fn write_workers(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(),
             id.as_str(),
             machine.as_str(),
             fleet.as_ref().map(|fleet| fleet.as_str()),
-            incarnation.0,
+            bound(incarnation.0),
             state.as_str(),
             presence.as_str(),
             slots,
-            row.joined_at.as_millis(),
-            row.seen_at.as_millis(),
-            row.changed_at.as_millis(),
-            row.completed,
-            row.failed,
-            row.lost,
-            row.busy_millis,
-            row.went_stale,
+            bound(row.joined_at.as_millis()),
+            bound(row.seen_at.as_millis()),
+            bound(row.changed_at.as_millis()),
+            bound(row.completed),
+            bound(row.failed),
+            bound(row.lost),
+            bound(row.busy_millis),
+            bound(row.went_stale),
             reason,
-            row.metrics_at.map(|at| at.as_millis()),
+            row.metrics_at.map(|at| bound(at.as_millis())),
             json(&mut metrics, &row.metrics)?,
             json(&mut text, row)?,
         ])?;
@@ -201,7 +203,7 @@ fn write_documents(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(
                     id,
                     tenant.as_ref().map(Tenant::as_str),
                     index_key,
-                    expires_at.map(|at| at.as_millis()),
+                    expires_at.map(|at| bound(at.as_millis())),
                     body.get(),
                 ])?,
             None => tx

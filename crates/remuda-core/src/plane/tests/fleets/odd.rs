@@ -91,10 +91,13 @@ fn a_worker_gets_nothing_before_it_has_said_that_it_can_work() {
         fleet: None,
         services: ["exec".parse().unwrap()].into(),
         slots: 1,
+        slots_max: None,
         offer: Capabilities::default(),
         incarnation: None,
         held: Vec::new(),
         nonce: None,
+        process: None,
+        join_number: 0,
         stale_after_millis: None,
     };
     let token_hash = Hash::digest(b"token");
@@ -130,10 +133,13 @@ fn worker_of_retired_machine_is_told_to_stop() {
         fleet: Some(gpus()),
         services: ["exec".parse().unwrap()].into(),
         slots: 1,
+        slots_max: None,
         offer: Capabilities::default(),
         incarnation: None,
         held: Vec::new(),
         nonce: None,
+        process: None,
+        join_number: 0,
         stale_after_millis: None,
     };
     let token_hash = Hash::digest(b"new");

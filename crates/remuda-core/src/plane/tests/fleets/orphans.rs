@@ -3,7 +3,11 @@
 use super::*;
 
 fn orphaned(configure: impl FnOnce(&mut FleetSettings)) -> Rented {
-    let mut world = Rented::new(settings(configure));
+    orphaned_in(settings(configure))
+}
+
+fn orphaned_in(settings: Settings) -> Rented {
+    let mut world = Rented::new(settings);
     world.account.push(pod("orphan", "remuda-d0d0d0d0-gpus-zzz", PodStatus::Running, "any"));
     world
 }
@@ -55,6 +59,37 @@ fn orphan_uses_up_the_daily_budget() {
     world.jobs(1);
     world.pass(60);
     assert_eq!(world.created, 0, "{}", world.held_back());
+}
+
+/// Faults: P3, D16, J17. Two fleets share an account, and the store is from yesterday: what the list of one shows of the
+/// other exists, even if the other's own first lists lack it.
+#[test]
+fn orphan_in_the_list_of_another_fleet_takes_its_place() {
+    let mut settings = settings(|fleet| fleet.scaling.machines_max = 1);
+    let mut other = FleetSettings::new("small".parse().unwrap(), true);
+    other.scaling = Scaling { machines_min: 0, machines_max: 0, ..Scaling::default() };
+    settings.fleets.push(other);
+    let mut world = orphaned_in(settings);
+    world.story.restart();
+    world.jobs(1);
+    let shown = ProviderEvent::Listed { result: Ok(world.account.clone()) };
+    let fleet = "small".parse().unwrap();
+    world.story.step(PlaneEvent::Provider { fleet, news: Box::new(shown) }).unwrap();
+    let rents = |world: &Rented| {
+        world.story.calls.iter().filter(|(_, call)| matches!(call, ProviderCall::Rent { .. })).count()
+    };
+    for _ in 0..4 {
+        world.say(ProviderEvent::Listed { result: Ok(Vec::new()) });
+        world.story.wait(2);
+        assert_eq!(rents(&world), 0, "{}", world.held_back());
+    }
+    world.say(ProviderEvent::Listed { result: Ok(Vec::new()) });
+    world.story.wait(2);
+    assert_eq!(rents(&world), 1, "five lists of its own lack it: {}", world.held_back());
+    let shown = ProviderEvent::Listed { result: Ok(world.account.clone()) };
+    let fleet = "small".parse().unwrap();
+    world.story.step(PlaneEvent::Provider { fleet, news: Box::new(shown) }).unwrap();
+    assert!(world.story.plane.fleet(&gpus()).orphans.is_empty(), "its own lists know better by now");
 }
 
 /// Faults: P2, J17. Only lists tell of a machine whose worker has not joined: two of them may be wrong.
