@@ -1,5 +1,7 @@
 //! `remuda bench comfyui`: what the way through Remuda costs, against stand-ins that compute in no time.
 
+mod interactive;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -34,6 +36,9 @@ pub(crate) struct ComfyuiBenchOptions {
     /// Cached prompts for the measurement under load
     #[arg(long, default_value_t = 5000)]
     jobs: usize,
+    /// Successes, errors, cancellations and previews, each, for the time that a client waits for them
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    rounds: u16,
     /// Seconds to watch a server that has nothing to do
     #[arg(long, default_value_t = 60)]
     idle: u64,
@@ -59,6 +64,7 @@ pub(crate) async fn run(options: ComfyuiBenchOptions) -> anyhow::Result<ExitCode
 async fn measure(options: &ComfyuiBenchOptions, data: &Path) -> anyhow::Result<Figures> {
     let mut rows = Figures::default();
     latency(&mut rows, &data.join("latency")).await?;
+    interactive::measure(&mut rows, options.rounds.into(), &data.join("interactive")).await?;
     throughput(&mut rows, options, &data.join("load")).await?;
     lost(&mut rows, &data.join("lost"), Fault::DropCompletion, "completion message lost").await?;
     lost(&mut rows, &data.join("cut"), Fault::DropSockets, "socket cut in mid-run").await?;

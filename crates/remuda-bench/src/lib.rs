@@ -50,7 +50,8 @@ enum BenchAction {
     /// Run it once on disk and once with --data on a memory file system, where syncs are free and only CPU counts.
     /// Example: remuda bench queue --data /dev/shm/bench
     Queue(queue::QueueOptions),
-    /// Measure jobs on ComfyUI: added latency, jobs per second, recovery of lost messages, requests per job
+    /// Measure jobs on ComfyUI: added latency, what a client waits for success, error, cancellation and preview, jobs per
+    /// second, recovery of lost messages, requests per job
     ///
     /// Uses stand-ins that compute in no time, so that only Remuda's share is measured.
     /// Example: remuda bench comfyui --servers 4 --data /dev/shm/bench
