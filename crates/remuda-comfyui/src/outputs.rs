@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use super::json::{self, JsonMembers, Text};
 use super::restore::without_attempt_folder;
-use remuda_net::text::one_line;
+use remuda_net::text::{is_invisible, one_line};
 
 /// Keys for the web interface only.
 const FLAGS: [&str; 1] = ["animated"];
@@ -141,20 +141,26 @@ impl OutputFile {
         one_line(&parts.map(safe_name).collect::<Vec<_>>().join("/"), NAME_CHARS_MAX)
     }
 
-    /// A name that is safe to display, to save under and to put into a header: no folder, no leading dot, no quotes.
+    /// A name that is safe to display, to save under and to put into a header: no folder, no leading dot, no quotes, nothing
+    /// invisible. It is the server's name otherwise: clients look for the file that they named.
     pub fn display_name(&self) -> String {
         safe_name(self.filename.rsplit(['/', '\\']).next().unwrap_or_default())
     }
 }
 
 fn safe_name(name: &str) -> String {
-    let safe: String =
-        name.chars().map(|c| if c.is_alphanumeric() || "._-()[] +@".contains(c) { c } else { '_' }).collect();
+    let safe: String = name.chars().map(|c| if is_safe(c) { c } else { '_' }).collect();
     let safe = safe.trim_start_matches(['.', ' ']).trim_end_matches(['.', ' ']);
     // The extension identifies the type, so a long name is cut at the front.
     let skip = safe.chars().count().saturating_sub(128);
     let safe: String = safe.chars().skip(skip).collect();
     if safe.is_empty() { "file".to_owned() } else { safe }
+}
+
+/// Markup, quotes, and what a file system somewhere does not take are not.
+fn is_safe(c: char) -> bool {
+    let is_printed = c == ' ' || !(c.is_control() || c.is_whitespace() || is_invisible(c));
+    is_printed && !"/\\<>&\"'`:|?*".contains(c)
 }
 
 fn media(filename: &str) -> &'static str {
@@ -246,11 +252,13 @@ mod tests {
     #[test]
     fn display_name_is_neither_path_nor_markup() {
         for (filename, name) in [
-            ("höhe ✓.png", "höhe _.png"),
+            ("höhe ✓, 50% #1!.png", "höhe ✓, 50% #1!.png"),
+            ("a\u{202e}gnp\u{200b}\u{a0}.png", "a_gnp__.png"),
+            ("it's `a` & b: c|d?*.png", "it_s _a_ _ b_ c_d__.png"),
             ("../../etc/passwd", "passwd"),
             ("..\\..\\x.png", "x.png"),
             (".htaccess", "htaccess"),
-            ("<img src=x>.svg", "_img src_x_.svg"),
+            ("<img src=x>.svg", "_img src=x_.svg"),
             ("a\"\r\nb.png", "a___b.png"),
             ("..", "file"),
             ("x/", "file"),

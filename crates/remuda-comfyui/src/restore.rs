@@ -78,6 +78,19 @@ impl PromptRestorer {
         written.map(|()| true)
     }
 
+    /// As `restore_file`, in memory.
+    pub fn restore_bytes(&self, content: Vec<u8>) -> Vec<u8> {
+        // Reading from memory does not fail; a PNG that ends early stays as it is.
+        match self.restored_head(&mut content.as_slice()) {
+            Ok(Some((mut head, length))) => {
+                let rest = usize::try_from(length).ok().and_then(|length| content.get(length..));
+                head.extend_from_slice(rest.unwrap_or_default());
+                head
+            }
+            Ok(None) | Err(_) => content,
+        }
+    }
+
     /// The part before the pixels with its texts restored, and the length it had; `None` if nothing is to be changed.
     fn restored_head(&self, file: &mut impl Read) -> io::Result<Option<(Vec<u8>, u64)>> {
         let mut reader = file.take(HEAD_BYTES_MAX);
@@ -226,6 +239,7 @@ mod tests {
             "lengths and checksums fit, pixels are untouched"
         );
         assert!(!restorer().restore_file(&path).unwrap(), "there is nothing left");
+        assert!(restorer().restore_bytes(png(&sent)) == png(submitted), "in memory as well");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
@@ -239,6 +253,7 @@ mod tests {
             fs::write(&path, content).unwrap();
             assert!(!restorer().restore_file(&path).unwrap());
             assert_eq!(fs::read(&path).unwrap(), content);
+            assert_eq!(restorer().restore_bytes(content.to_vec()), content);
         }
         let huge = [PNG_HEAD, &u32::MAX.to_be_bytes(), b"tEXt", b"x"].concat();
         fs::write(&path, &huge).unwrap();

@@ -21,6 +21,6 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
 }
 
 /// Characters that change the writing direction or hide their neighbours.
-fn is_invisible(c: char) -> bool {
+pub fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }

@@ -1,5 +1,6 @@
 //! The newest previews of each running job, in memory only. A preview ends with its attempt; when all of them together are
-//! too large, the oldest is dropped. A few of each job are kept for those who were told of one and have not read it yet.
+//! too large, the oldest is dropped. A few of each job, and those of the jobs that ended last, are kept for readers that were
+//! told of one and have not read it yet: the end of a job must not overtake its last previews.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,8 @@ use remuda_core::wire::preview::PreviewFormat;
 const ALL_BYTES_MAX: usize = 64 << 20;
 /// Of one job.
 const RECENT_MAX: usize = 8;
+/// Jobs that ended last. A reader is behind by milliseconds, in which few jobs end.
+const ENDED_MAX: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
@@ -32,6 +35,8 @@ struct StoredPreviews {
     previews: BTreeMap<JobId, VecDeque<(u64, Preview)>>,
     /// By number, which grows with time.
     order: BTreeMap<u64, JobId>,
+    /// Jobs whose attempt has ended, the oldest first.
+    ended: VecDeque<JobId>,
     number: u64,
     bytes: usize,
 }
@@ -40,6 +45,10 @@ impl Previews {
     /// Returns the number of the preview.
     pub fn insert(&self, job: JobId, preview: Preview) -> u64 {
         let mut stored = self.lock();
+        if let Some(at) = stored.ended.iter().position(|it| *it == job) {
+            stored.ended.remove(at);
+            stored.remove_all(job);
+        }
         stored.number += 1;
         stored.bytes += preview.bytes.len();
         let number = stored.number;
@@ -59,12 +68,16 @@ impl Previews {
         number
     }
 
-    /// The newest preview of a job.
+    /// The newest preview of a running job.
     pub fn find(&self, job: JobId) -> Option<Preview> {
-        self.lock().previews.get(&job)?.back().map(|(_, preview)| preview.clone())
+        let stored = self.lock();
+        if stored.ended.contains(&job) {
+            return None;
+        }
+        stored.previews.get(&job)?.back().map(|(_, preview)| preview.clone())
     }
 
-    /// This preview, if it is among the newest of its job.
+    /// This preview, if it is among the newest of its job, which may just have ended.
     pub fn find_number(&self, job: JobId, number: u64) -> Option<Preview> {
         let stored = self.lock();
         let mut previews = stored.previews.get(&job)?.iter();
@@ -74,8 +87,14 @@ impl Previews {
     /// Called when the attempt has ended.
     pub fn remove(&self, job: JobId) {
         let mut stored = self.lock();
-        while stored.previews.contains_key(&job) {
-            stored.remove_oldest(job);
+        if !stored.previews.contains_key(&job) || stored.ended.contains(&job) {
+            return;
+        }
+        stored.ended.push_back(job);
+        if stored.ended.len() > ENDED_MAX
+            && let Some(oldest) = stored.ended.pop_front()
+        {
+            stored.remove_all(oldest);
         }
     }
 
@@ -85,6 +104,12 @@ impl Previews {
 }
 
 impl StoredPreviews {
+    fn remove_all(&mut self, job: JobId) {
+        while self.previews.contains_key(&job) {
+            self.remove_oldest(job);
+        }
+    }
+
     fn remove_oldest(&mut self, job: JobId) {
         let Some(previews) = self.previews.get_mut(&job) else { return };
         if let Some((number, preview)) = previews.pop_front() {
@@ -93,6 +118,7 @@ impl StoredPreviews {
         }
         if previews.is_empty() {
             self.previews.remove(&job);
+            self.ended.retain(|it| *it != job);
         }
     }
 }
@@ -129,8 +155,17 @@ mod tests {
         previews.remove(job);
         previews.remove(job);
         assert!(previews.find(job).is_none());
+        assert!(previews.find_number(job, 3).is_some(), "a reader may not have read it yet");
+        previews.insert(job, preview(3, 10));
+        assert_eq!(previews.find(job).unwrap().attempt, Attempt(3), "another attempt");
+        assert!(previews.find_number(job, 3).is_none());
+        for job in 1..=ENDED_MAX as u128 + 2 {
+            previews.insert(JobId::from_u128(job), preview(1, 10));
+            previews.remove(JobId::from_u128(job));
+        }
         let stored = previews.lock();
-        assert_eq!((stored.bytes, stored.order.len(), stored.previews.len()), (0, 0, 0));
+        let counts = (stored.order.len(), stored.previews.len(), stored.ended.len());
+        assert_eq!((stored.bytes, counts), (10 * ENDED_MAX, (ENDED_MAX, ENDED_MAX, ENDED_MAX)));
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //!                    └───absent───▶ PUT ──▶ done                                          └─mismatch──▶ start over
 //! ```
 //!
-//! A lost answer is harmless: blobs are addressed by their content, so the next try finds the blob already there. A
-//! caller that must succeed, such as a worker with a finished job, calls again and keeps its lease in the meantime.
+//! A small blob is sent without asking first, which would take as long. A lost answer is harmless: blobs are addressed by
+//! their content, so the next try finds the blob already there. A caller that must succeed, such as a worker with a
+//! finished job, calls again and keeps its lease in the meantime.
 
 use std::fs::File;
 use std::io;
@@ -37,6 +38,9 @@ const MISMATCHES_MAX: u32 = 3;
 /// A connection without a byte in either direction for this long counts as cut. Covers the time the plane needs to sync
 /// gigabytes.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A blob of this size is sent as fast as it is asked whether the plane has it.
+const UNASKED_BYTES_MAX: u64 = 64 << 10;
 
 /// A client for the plane's blobs; clones share their connections and token.
 #[derive(Clone, Debug)]
@@ -161,7 +165,8 @@ impl BlobLink {
     ) -> Result<(), BlobLinkError> {
         let mut backoff = RetryBackoff::default();
         loop {
-            let problem = match self.has(hash).await {
+            let is_known = if size <= UNASKED_BYTES_MAX { Ok(false) } else { self.has(hash).await };
+            let problem = match is_known {
                 Ok(true) => return Ok(()),
                 Ok(false) => {
                     let sent = Arc::<AtomicU64>::default();

@@ -59,9 +59,10 @@ fn pid_file(options: &WorkerOptions) -> PathBuf {
     options.data.join(format!("{}.pid", options.worker))
 }
 
-/// How long a success without outputs waits for the socket's final message, which may explain it.
+/// How long a failure, or a success without outputs, waits for the socket's final message, which explains it.
 const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
-const FINAL_MESSAGE_POLL: Duration = Duration::from_millis(20);
+/// How long a success waits for it: the messages and previews before it are on their way, unless they are lost.
+const LATE_MESSAGES_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct ComfyuiService {
@@ -110,13 +111,15 @@ struct Run {
     /// Class of each node, to recognise outputs that come over the socket.
     classes: BTreeMap<String, String>,
     sent_images: Vec<SentImage>,
+    /// The last preview: it is passed on with the message that follows it.
+    preview: Option<(Option<String>, Vec<u8>)>,
     /// Names of uploaded inputs on the server, and those in the submitted graph.
     input_names: Vec<(String, String)>,
     node_times: NodeTimes,
     filter: OutputFilter,
     early: EarlyOutputs,
     /// The socket has delivered the prompt's last message.
-    has_final_message: bool,
+    has_final_message: watch::Sender<bool>,
     /// All its outputs are stored.
     is_collected: bool,
     is_cancelled: watch::Sender<bool>,
@@ -133,11 +136,12 @@ impl Run {
             phase,
             classes: BTreeMap::new(),
             sent_images: Vec::new(),
+            preview: None,
             input_names: Vec::new(),
             node_times: NodeTimes::default(),
             filter: OutputFilter::default(),
             early: EarlyOutputs::default(),
-            has_final_message: false,
+            has_final_message: watch::Sender::new(false),
             is_collected: false,
             is_cancelled,
         }
@@ -191,7 +195,7 @@ impl ComfyuiService {
             debug!(%job, %attempt, %trigger, seen = seen.state().as_str(), "probed ComfyUI");
             // A failure is reported after the messages that led to it; a success is still to be collected.
             if matches!(seen, ProbeResult::Failed(_)) {
-                context.reports.flush(job, attempt).await;
+                context.flush_live(job, attempt).await;
             }
             context.send(AgentEvent::Probed { job, attempt, incarnation: life, result: seen }).await;
         });
@@ -207,7 +211,7 @@ impl ComfyuiService {
         let context = self.context.clone();
         self.spawn(async move {
             let outcome = context.collect(&job.service_job_id(attempt), &outputs, &filter).await;
-            context.reports.flush(job, attempt).await;
+            context.flush_live(job, attempt).await;
             context.send(AgentEvent::Ended { job, attempt, outcome }).await;
         });
     }
@@ -230,6 +234,7 @@ impl ComfyuiService {
     pub(crate) fn check(&mut self) {
         let context = self.context.clone();
         self.spawn(async move {
+            let began_in = context.incarnations.lock().current();
             let (problem, offer) = match context.self_test().await {
                 Ok(offer) => (None, Some(Box::new(offer))),
                 Err(problem) => (Some(problem.to_string()), None),
@@ -238,10 +243,9 @@ impl ComfyuiService {
                 None => info!("self-test of ComfyUI passed"),
                 Some(problem) => info!(%problem, "self-test of ComfyUI failed"),
             }
-            let life = context.incarnations.lock().current();
-            context
-                .send(AgentEvent::Service(ServiceEvent::SelfTested { incarnation: life, problem, offer }))
-                .await;
+            let current = context.incarnations.lock().current();
+            let tested = ServiceEvent::self_tested(began_in, current, problem, offer);
+            context.send(AgentEvent::Service(tested)).await;
         });
     }
 
@@ -301,6 +305,11 @@ impl ComfyuiContext {
     async fn send(&self, event: AgentEvent) {
         // The receiver is gone only when the worker ends.
         drop(self.events.send(event).await);
+    }
+
+    /// Messages and previews arrive before the end of their run.
+    async fn flush_live(&self, job: JobId, attempt: Attempt) {
+        tokio::join!(self.reports.flush(job, attempt), self.previews.flush(job, attempt));
     }
 
     fn with_runs<T>(&self, id: &str, act: impl FnOnce(&mut BTreeMap<String, Run>, String) -> T) -> T {
@@ -387,20 +396,20 @@ impl ComfyuiContext {
         }
     }
 
-    /// Only the socket may explain a success without outputs, so its final message is awaited for a moment.
+    /// Only the socket may explain a success without outputs, and it has the whole error of a failure. A probe can be faster
+    /// than the socket, so the final message is awaited for a moment.
     async fn await_final_message(&self, id: &str, seen: &ProbeResult) {
-        if !matches!(seen, ProbeResult::Succeeded { outputs } if outputs::is_empty(outputs)) {
-            return;
-        }
-        let has_arrived =
-            || self.with_runs(id, |runs, id| runs.get(&id).is_none_or(|run| run.has_final_message));
-        let arrival = async {
-            while !has_arrived() {
-                tokio::time::sleep(FINAL_MESSAGE_POLL).await;
-            }
+        let timeout = match seen {
+            ProbeResult::Failed(_) => FINAL_MESSAGE_TIMEOUT,
+            ProbeResult::Succeeded { outputs } if outputs::is_empty(outputs) => FINAL_MESSAGE_TIMEOUT,
+            ProbeResult::Succeeded { .. } => LATE_MESSAGES_TIMEOUT,
+            _ => return,
         };
-        if tokio::time::timeout(FINAL_MESSAGE_TIMEOUT, arrival).await.is_err() {
-            debug!(prompt = id, "success without outputs, and no final message on the socket");
+        let arrival = self.update_run(id, |run| run.has_final_message.subscribe());
+        // An error means that the run was dropped.
+        let Some(mut arrival) = arrival else { return };
+        if tokio::time::timeout(timeout, arrival.wait_for(|it| *it)).await.is_err() {
+            debug!(prompt = id, "the run has ended, and there is no final message on the socket");
         }
     }
 

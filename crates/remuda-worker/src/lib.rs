@@ -10,6 +10,7 @@ mod comfyui;
 mod exec;
 mod gpu;
 mod live_reports;
+mod live_sinks;
 mod metrics;
 mod models;
 mod options;

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  ws_listener ──▶ messages, progress ─┐
-//!                                      ├──▶ first after 50 ms, then every 100 ms, at the end at once ──▶ PUT …/live
-//!  early_outputs ──▶ outputs ──────────┘
+//!                                      ├──▶ first after 50 ms, then every 100 ms, before a preview ──▶ PUT …/live
+//!  early_outputs ──▶ outputs ──────────┘    and at the end at once
 //! ```
 //!
 //! A run that is answered from ComfyUI's cache therefore needs one report, sent while its outputs are fetched.
@@ -23,7 +23,6 @@ use tracing::debug;
 use remuda_core::wire::live::{LiveReport, ProgressSnapshot};
 
 use crate::plane_link::{PlaneLink, ReportError};
-use crate::previews::Previews;
 
 /// Too short to be noticed, and a run that ends sooner costs a single request.
 const FIRST_REPORT_DELAY: Duration = Duration::from_millis(50);
@@ -31,8 +30,9 @@ const FIRST_REPORT_DELAY: Duration = Duration::from_millis(50);
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// While the plane does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the result of an attempt waits for the reports before it.
-const FLUSH_TIMEOUT: Duration = Duration::from_millis(300);
+/// How long the result of an attempt waits for the reports and previews before it, and a preview for the reports. A plane
+/// that does not answer these would not answer the result either.
+pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Messages queued for one attempt: a graph of hundreds of nodes in the time between two reports.
 const MESSAGES_MAX: usize = 2_000;
 const MESSAGES_BYTES_MAX: usize = 1 << 20;
@@ -41,21 +41,6 @@ const MESSAGES_BYTES_MAX: usize = 1 << 20;
 const COUNTERS_BYTES_MAX: usize = 64 << 10;
 
 type Key = (JobId, Attempt);
-
-/// Where services put previews and reports of running attempts.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LiveSinks {
-    pub(crate) previews: Previews,
-    pub(crate) reports: LiveReports,
-}
-
-impl LiveSinks {
-    /// Sends over this link from now on; before the worker has joined there is none.
-    pub(crate) fn set_link(&self, link: &PlaneLink) {
-        self.previews.set_link(link.clone());
-        self.reports.set_link(link.clone());
-    }
-}
 
 /// A message of a service, passed on unchanged.
 #[derive(Clone, Debug)]
@@ -98,6 +83,10 @@ struct PendingReport {
     next_at: Instant,
     /// Only one report is sent at a time, so that they arrive in order.
     is_in_flight: bool,
+    /// How many changes were made, and how many of them a report took along that was answered.
+    changes: u64,
+    changes_taken: u64,
+    changes_sent: u64,
 }
 
 impl LiveReports {
@@ -134,13 +123,20 @@ impl LiveReports {
         self.0.has_work.notify_one();
     }
 
-    /// Waits until everything added so far was sent, or the flush timeout has passed.
+    /// Waits until everything added before this call was sent, or the flush timeout has passed. What is added meanwhile
+    /// is not waited for: a fast sampler always adds something.
     pub(crate) async fn flush(&self, job: JobId, attempt: Attempt) {
+        let key = (job, attempt);
+        let wanted = self.state().attempts.get(&key).map_or(0, |pending| pending.changes);
+        let is_flushed = || self.state().attempts.get(&key).is_none_or(|it| it.changes_sent >= wanted);
+        if is_flushed() {
+            return;
+        }
         self.send_now(job, attempt);
         let flushed = async {
             loop {
                 let was_sent = self.0.was_sent.notified();
-                if self.state().attempts.get(&(job, attempt)).is_none_or(PendingReport::is_flushed) {
+                if is_flushed() {
                     return;
                 }
                 was_sent.await;
@@ -157,7 +153,7 @@ impl LiveReports {
     }
 
     /// Sends over this link from now on. The plane may have been restarted, so progress and outputs are sent again.
-    fn set_link(&self, link: PlaneLink) {
+    pub(crate) fn set_link(&self, link: PlaneLink) {
         let mut state = self.state();
         state.link = Some(link);
         for pending in state.attempts.values_mut() {
@@ -189,9 +185,14 @@ impl LiveReports {
         if let Err(error) = &sent {
             debug!(%job, %attempt, %error, "live report not accepted");
         }
-        if let Some(pending) = self.state().attempts.get_mut(&(job, attempt)) {
+        self.sent((job, attempt), &report, &sent);
+    }
+
+    fn sent(&self, key: Key, report: &LiveReport, result: &Result<(), ReportError>) {
+        if let Some(pending) = self.state().attempts.get_mut(&key) {
             pending.is_in_flight = false;
-            if let Err(ReportError::Unreachable(_)) = sent {
+            pending.changes_sent = pending.changes_taken;
+            if let Err(ReportError::Unreachable(_)) = result {
                 // Messages are lost, as they are for a client that connects late; progress and outputs are sent again.
                 pending.is_progress_new |= report.progress.is_some();
                 pending.is_outputs_new |= report.outputs.is_some();
@@ -222,6 +223,9 @@ impl LiveReports {
         let pending = state.attempts.entry(key).or_insert_with(PendingReport::new);
         let had_changes = pending.has_changes();
         change(pending);
+        if pending.has_changes() {
+            pending.changes += 1;
+        }
         if !had_changes && pending.has_changes() {
             self.0.has_work.notify_one();
         }
@@ -244,15 +248,14 @@ impl PendingReport {
             is_outputs_new: false,
             next_at: Instant::now() + FIRST_REPORT_DELAY,
             is_in_flight: false,
+            changes: 0,
+            changes_taken: 0,
+            changes_sent: 0,
         }
     }
 
     fn has_changes(&self) -> bool {
         !self.messages.is_empty() || self.is_progress_new || self.is_outputs_new
-    }
-
-    fn is_flushed(&self) -> bool {
-        !self.has_changes() && !self.is_in_flight
     }
 
     /// A counter replaces an older value unless another message came between them: what a client sees keeps its order. When
@@ -288,7 +291,7 @@ impl PendingReport {
 
     /// Takes everything that changed since the last report.
     fn report(&mut self, now: Instant) -> LiveReport {
-        (self.is_in_flight, self.next_at) = (true, now + REPORT_INTERVAL);
+        (self.is_in_flight, self.next_at, self.changes_taken) = (true, now + REPORT_INTERVAL, self.changes);
         (self.messages_bytes, self.counters_bytes) = (0, 0);
         let is_new = (std::mem::take(&mut self.is_progress_new), std::mem::take(&mut self.is_outputs_new));
         LiveReport {
@@ -351,6 +354,29 @@ mod tests {
         assert_eq!(pending([message(&large, None), message(&large, None)]).messages.len(), 1);
         let too_large = "x".repeat(MESSAGES_BYTES_MAX);
         assert_eq!(pending([message(&too_large, None)]).messages.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn flush_waits_for_what_was_added_before_it_only() {
+        let reports = LiveReports::default();
+        let (job, attempt) = (JobId::from_u128(1), Attempt(1));
+        let link =
+            PlaneLink::new("http://127.0.0.1:9", "w".parse().unwrap(), Credentials::default(), "".as_ref());
+        reports.set_link(link);
+        let mut flush = Box::pin(reports.flush(job, attempt));
+        assert!(futures_util::poll!(&mut flush).is_ready(), "nothing to send");
+        reports.add(job, attempt, None, None);
+        let mut flush = Box::pin(reports.flush(job, attempt));
+        assert!(futures_util::poll!(&mut flush).is_ready(), "an image is no message");
+        reports.add(job, attempt, Some(message("1/9", None)), None);
+        let mut flush = Box::pin(reports.flush(job, attempt));
+        assert!(futures_util::poll!(&mut flush).is_pending());
+        assert_eq!(reports.take_due(Instant::now()).0.len(), 1, "at once, and not after the delay");
+        reports.add(job, attempt, Some(message("2/9", None)), None);
+        assert!(futures_util::poll!(&mut flush).is_pending(), "on its way");
+        reports.sent((job, attempt), &LiveReport::default(), &Ok(()));
+        assert!(futures_util::poll!(&mut flush).is_ready());
+        assert!(reports.take_due(Instant::now()).0.is_empty(), "the next one waits again");
     }
 
     #[tokio::test]

@@ -1,6 +1,9 @@
 //! Preview images of running attempts, on their way to the plane. While a client watches the attempt, every preview is sent,
 //! as ComfyUI does; otherwise only the newest, at most two a second. The plane says in each answer whether a client watches.
 //! A preview may be dropped at any time; no decision depends on it.
+//!
+//! A preview comes after the messages that came before it: some clients take its node from the last `progress`, and fail
+//! if there was none.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +17,7 @@ use tracing::debug;
 
 use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
+use crate::live_reports::{FLUSH_TIMEOUT, LiveReports};
 use crate::plane_link::PlaneLink;
 
 /// Two a second are enough for a client that looks later; a sampler makes dozens.
@@ -29,6 +33,7 @@ pub(crate) struct Previews(Arc<PreviewQueue>);
 struct PreviewQueue {
     state: Mutex<QueuedPreviews>,
     has_work: Notify,
+    was_sent: Notify,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,24 +57,37 @@ struct AttemptPreviews {
     is_watched: bool,
     /// While no client watches: when the newest is sent.
     next_at: Instant,
+    is_in_flight: bool,
 }
 
 impl AttemptPreviews {
     fn new() -> AttemptPreviews {
-        AttemptPreviews { queue: VecDeque::new(), is_watched: true, next_at: Instant::now() }
+        AttemptPreviews {
+            queue: VecDeque::new(),
+            is_watched: true,
+            next_at: Instant::now(),
+            is_in_flight: false,
+        }
+    }
+
+    /// Whether a client that watches has everything.
+    fn is_flushed(&self) -> bool {
+        !self.is_in_flight && (self.queue.is_empty() || !self.is_watched)
     }
 
     /// What is to be sent now.
     fn take_due(&mut self, now: Instant) -> Option<PendingPreview> {
-        if self.is_watched {
-            return self.queue.pop_front();
-        }
-        if now < self.next_at {
-            return None;
-        }
-        let newest = self.queue.pop_back();
-        self.queue.clear();
-        newest
+        let due = if self.is_watched {
+            self.queue.pop_front()
+        } else if now < self.next_at {
+            None
+        } else {
+            let newest = self.queue.pop_back();
+            self.queue.clear();
+            newest
+        };
+        self.is_in_flight = due.is_some();
+        due
     }
 }
 
@@ -99,8 +117,24 @@ impl Previews {
         self.0.has_work.notify_one();
     }
 
+    /// Waits until a client that watches has all previews so far, or the flush timeout has passed.
+    pub(crate) async fn flush(&self, job: JobId, attempt: Attempt) {
+        let flushed = async {
+            loop {
+                let was_sent = self.0.was_sent.notified();
+                if self.state().attempts.get(&(job, attempt)).is_none_or(AttemptPreviews::is_flushed) {
+                    return;
+                }
+                was_sent.await;
+            }
+        };
+        if tokio::time::timeout(FLUSH_TIMEOUT, flushed).await.is_err() {
+            debug!(%job, %attempt, "reporting the result before all previews were sent");
+        }
+    }
+
     /// Sends previews until the task is dropped.
-    pub(crate) async fn run(self) {
+    pub(crate) async fn run(self, reports: LiveReports) {
         loop {
             let (link, due, next_at) = self.take_due(Instant::now());
             let Some(link) = link.filter(|_| !due.is_empty()) else {
@@ -112,6 +146,7 @@ impl Previews {
                 continue;
             };
             for ((job, attempt), PendingPreview { node, bytes }) in due {
+                reports.flush(job, attempt).await;
                 let sent = link.send_preview(job, attempt, node.as_deref(), bytes).await;
                 let is_watched = sent.unwrap_or_else(|error| {
                     debug!(%job, %attempt, %error, "preview not accepted");
@@ -138,7 +173,9 @@ impl Previews {
         // It may have ended meanwhile.
         if let Some(previews) = self.state().attempts.get_mut(&key) {
             (previews.is_watched, previews.next_at) = (is_watched, now + SEND_INTERVAL);
+            previews.is_in_flight = false;
         }
+        self.0.was_sent.notify_waiters();
     }
 
     fn state(&self) -> MutexGuard<'_, QueuedPreviews> {
@@ -189,6 +226,24 @@ mod tests {
         previews.apply_answer(key, true, now);
         let sent: Vec<u8> = std::iter::from_fn(|| due(&previews, now).pop()).collect();
         assert_eq!(sent, (93..=100).collect::<Vec<u8>>(), "a slow link loses the oldest");
+    }
+
+    #[tokio::test]
+    async fn end_of_a_run_waits_for_the_previews_that_a_client_watches() {
+        let (previews, key) = (joined(), (JobId::from_u128(1), Attempt(1)));
+        let now = Instant::now();
+        (1..=2).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number)));
+        let mut flush = Box::pin(previews.flush(key.0, key.1));
+        for number in 1..=2 {
+            assert!(futures_util::poll!(&mut flush).is_pending());
+            assert_eq!(due(&previews, now), [number]);
+            assert!(futures_util::poll!(&mut flush).is_pending(), "on its way");
+            previews.apply_answer(key, true, now);
+        }
+        assert!(futures_util::poll!(&mut flush).is_ready());
+        previews.apply_answer(key, false, now);
+        previews.add(key.0, key.1, None, &jpeg(3));
+        assert!(futures_util::poll!(Box::pin(previews.flush(key.0, key.1))).is_ready(), "no client watches");
     }
 
     #[tokio::test]

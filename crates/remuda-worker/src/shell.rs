@@ -19,7 +19,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tracing::{info, warn};
 
 use crate::attempt::Events;
-use crate::live_reports::LiveSinks;
+use crate::live_sinks::LiveSinks;
 use crate::metrics;
 use crate::options::WorkerOptions;
 use crate::plane_link::{PlaneLink, random_u64};
@@ -43,7 +43,7 @@ pub async fn run(options: WorkerOptions, mut stops: mpsc::Receiver<()>) -> anyho
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let (clock, live) = (Clock::not_before(Timestamp::ZERO), LiveSinks::default());
     let mut senders = JoinSet::new();
-    senders.spawn(live.previews.clone().run());
+    senders.spawn(live.previews.clone().run(live.reports.clone()));
     senders.spawn(live.reports.clone().run());
     metrics::spawn_reader(options.data.clone(), events.clone());
     let mut shell = Shell::new(&options, clock, events.clone(), live.clone());
@@ -85,6 +85,8 @@ struct Shell {
     agent: Agent,
     clock: Clock,
     link: PlaneLink,
+    /// Drawn once, so that the plane can put the joins of this process in order.
+    process: String,
     /// None until the service is ready for work.
     service: Option<ServiceRunner>,
     /// The last metrics of the machine, without those of the service.
@@ -115,6 +117,7 @@ impl Shell {
             agent: Agent::new(settings, clock.now()),
             clock,
             link,
+            process: format!("{:016x}", random_u64()),
             service: None,
             machine_metrics: Map::new(),
             live,
@@ -228,6 +231,7 @@ impl Shell {
         match effect {
             AgentEffect::Join(mut join) => {
                 join.nonce = Some(format!("{:016x}", random_u64()));
+                join.process = Some(self.process.clone());
                 let (link, events) = (self.link.clone(), self.events.clone());
                 tokio::spawn(async move { drop(events.send(link.join(&join).await).await) });
             }

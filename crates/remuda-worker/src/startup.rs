@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::attempt::Events;
 use crate::comfyui::{ComfyuiService, ReadyComfyui};
 use crate::exec::ExecService;
-use crate::live_reports::LiveSinks;
+use crate::live_sinks::LiveSinks;
 use crate::models::ModelService;
 use crate::options::{ServiceSpec, WorkerOptions};
 use crate::service::ServiceRunner;

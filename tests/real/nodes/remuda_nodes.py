@@ -15,6 +15,7 @@ from PIL import Image
 import comfy.model_management
 import comfy.utils
 from comfy_execution.graph_utils import ExecutionBlocker
+from server import PromptServer
 
 IMAGE = ("IMAGE",)
 SECONDS = ("FLOAT", {"default": 1.0, "min": 0.0, "max": 3600.0, "step": 0.001})
@@ -123,11 +124,49 @@ class RemudaBlocker:
         return (ExecutionBlocker(message),)
 
 
+class RemudaSilentBlocker:
+    """Keeps what depends on it from being run, without a message."""
+
+    CATEGORY, FUNCTION, RETURN_TYPES = "remuda", "run", IMAGE
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        return {"required": {"image": IMAGE}}
+
+    def run(self, image):
+        return (ExecutionBlocker(None),)
+
+
+class RemudaProgressText:
+    """Sends a text to the client while it runs."""
+
+    CATEGORY, FUNCTION, RETURN_TYPES = "remuda", "run", IMAGE
+
+    @classmethod
+    def INPUT_TYPES(cls):
+        required = {"image": IMAGE, "text": ("STRING", {"default": ""})}
+        return {"required": required, "hidden": {"unique_id": "UNIQUE_ID"}}
+
+    def run(self, image, text, unique_id):
+        PromptServer.instance.send_progress_text(text, unique_id, PromptServer.instance.client_id)
+        return (image,)
+
+
 def to_picture(image):
     pixels = (image[0].cpu().numpy() * 255).clip(0, 255)
     return Image.fromarray(pixels.astype(numpy.uint8))
 
 
 NODE_CLASS_MAPPINGS = {
-    node.__name__: node for node in (RemudaSleep, RemudaHold, RemudaFail, RemudaText, RemudaNan, RemudaBlocker)
+    node.__name__: node
+    for node in (
+        RemudaSleep,
+        RemudaHold,
+        RemudaFail,
+        RemudaText,
+        RemudaNan,
+        RemudaBlocker,
+        RemudaSilentBlocker,
+        RemudaProgressText,
+    )
 }

@@ -44,10 +44,27 @@ pub(super) struct Place {
 
 impl Place {
     pub(super) fn leaves_its_folder(&self) -> bool {
-        self.subfolder.starts_with('/')
-            || self.subfolder.split('/').any(|part| part == "..")
-            || self.name == ".."
+        resolve(&self.subfolder).is_none() || self.name == ".."
     }
+
+    /// With the folder that its path leads to.
+    fn resolved(mut self) -> Place {
+        self.subfolder = resolve(&self.subfolder).unwrap_or(self.subfolder);
+        self
+    }
+}
+
+/// Python's `normpath`; `None` if the path leads out of its folder.
+fn resolve(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    (!path.starts_with('/')).then(|| parts.join("/"))
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +83,7 @@ impl Disk {
     }
 
     pub(super) fn read(&self, place: &Place) -> Option<Bytes> {
-        self.shelves().files.get(place).cloned()
+        self.shelves().files.get(&place.clone().resolved()).cloned()
     }
 
     pub(super) fn write(&self, place: Place, bytes: Bytes) {
@@ -74,11 +91,11 @@ impl Disk {
         if shelves.files.len() >= FILES_MAX {
             shelves.files.pop_first();
         }
-        shelves.files.insert(place, bytes);
+        shelves.files.insert(place.resolved(), bytes);
     }
 
     pub(super) fn remove(&self, place: &Place) {
-        self.shelves().files.remove(place);
+        self.shelves().files.remove(&place.clone().resolved());
     }
 
     /// Writes under the prefix and the next number, one above the highest.
@@ -89,7 +106,7 @@ impl Disk {
         prefix: &str,
         bytes: Bytes,
     ) -> Place {
-        let place = |name: String| Place { folder, subfolder: subfolder.to_owned(), name };
+        let place = |name: String| Place { folder, subfolder: subfolder.to_owned(), name }.resolved();
         let highest = {
             let shelves = self.shelves();
             let range = place(format!("{prefix}_00000_.png"))..=place(format!("{prefix}_99999_.png"));

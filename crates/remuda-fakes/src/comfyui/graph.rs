@@ -57,7 +57,7 @@ impl Node {
     }
 
     /// Every input that links to another node: its name, that node's id, and the output slot.
-    pub(super) fn links(&self) -> impl Iterator<Item = (&str, &str, usize)> {
+    pub(super) fn links(&self) -> impl Iterator<Item = (&str, &str, i64)> {
         self.inputs.iter().flatten().filter_map(|(name, value)| {
             let (from, slot) = link(value)?;
             Some((name.as_str(), from, slot))
@@ -66,11 +66,17 @@ impl Node {
 }
 
 /// Reads `[id, slot]` as a link.
-pub(super) fn link(value: &Value) -> Option<(&str, usize)> {
+pub(super) fn link(value: &Value) -> Option<(&str, i64)> {
     match value.as_array()?.as_slice() {
-        [Value::String(from), slot] => Some((from, usize::try_from(slot.as_u64()?).ok()?)),
+        [Value::String(from), slot] => Some((from, slot.as_i64()?)),
         _ => None,
     }
+}
+
+/// The result in a slot; a negative one counts from the end, as in Python.
+pub(super) fn at_slot<T>(results: &[T], slot: i64) -> Option<&T> {
+    let last = i64::try_from(results.len()).ok()?;
+    results.get(usize::try_from(if slot < 0 { slot + last } else { slot }).ok()?)
 }
 
 #[derive(Debug, Default)]

@@ -59,6 +59,61 @@ impl Image {
     }
 }
 
+/// The image as a PNG with the alpha channel of the mask, as `/upload/mask` composes it. Texts of the image are kept. `None` if
+/// one of them is no PNG, or if their sizes differ.
+pub(super) fn with_alpha(image: &[u8], mask: &[u8]) -> Option<Vec<u8>> {
+    let (image, mask) = (Rgba::decode(image)?, Rgba::decode(mask)?);
+    if image.size != mask.size {
+        return None;
+    }
+    let mut pixels = image.pixels;
+    for (pixel, mask) in pixels.chunks_exact_mut(4).zip(mask.pixels.chunks_exact(4)) {
+        pixel[3] = mask[3];
+    }
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, image.size.0, image.size.1);
+    encoder.set_color(png::ColorType::Rgba);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_compression(png::Compression::Fast);
+    for (key, text) in image.texts {
+        encoder.add_itxt_chunk(key, text).ok()?;
+    }
+    let mut writer = encoder.write_header().ok()?;
+    writer.write_image_data(&pixels).ok()?;
+    writer.finish().ok()?;
+    Some(file)
+}
+
+/// Every pixel of a PNG, with its alpha channel.
+struct Rgba {
+    size: (u32, u32),
+    pixels: Vec<u8>,
+    texts: Vec<(String, String)>,
+}
+
+impl Rgba {
+    fn decode(bytes: &[u8]) -> Option<Rgba> {
+        let mut decoder = png::Decoder::new(io::Cursor::new(bytes));
+        decoder
+            .set_transformations(png::Transformations::normalize_to_color8() | png::Transformations::ALPHA);
+        let mut reader = decoder.read_info().ok()?;
+        let mut decoded = vec![0; reader.output_buffer_size()?];
+        let color = reader.next_frame(&mut decoded).ok()?.color_type;
+        reader.finish().ok()?;
+        let pixels = match color {
+            png::ColorType::Rgba => decoded,
+            png::ColorType::GrayscaleAlpha => {
+                decoded.chunks_exact(2).flat_map(|it| [it[0], it[0], it[0], it[1]]).collect()
+            }
+            _ => return None,
+        };
+        let info = reader.info();
+        let plain = info.uncompressed_latin1_text.iter().map(|it| (it.keyword.clone(), it.text.clone()));
+        let utf8 = info.utf8_text.iter().filter_map(|it| Some((it.keyword.clone(), it.get_text().ok()?)));
+        Some(Rgba { size: info.size(), pixels, texts: plain.chain(utf8).collect() })
+    }
+}
+
 /// Real previews had about 4,700 bytes.
 const PREVIEW_COMMENT: usize = 4_500;
 
@@ -85,7 +140,7 @@ pub(super) fn jpeg() -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Image, jpeg};
+    use super::{Image, Rgba, jpeg, with_alpha};
 
     #[test]
     fn a_picture_is_read_back() {
@@ -93,6 +148,21 @@ mod tests {
         let file = image.to_png(&[("prompt", "{}")]);
         assert_eq!(Image::from_png(&file), Some(image));
         assert!(file.windows(6).any(|window| window == b"prompt"));
+    }
+
+    #[test]
+    fn alpha_comes_from_the_mask_and_texts_from_the_image() {
+        let image = Image { width: 4, height: 2, batch: 1, rgb: [1, 2, 3] }.to_png(&[("prompt", "höhe ✓")]);
+        let mut mask = Vec::new();
+        let mut encoder = png::Encoder::new(&mut mask, 4, 2);
+        encoder.set_color(png::ColorType::GrayscaleAlpha);
+        encoder.write_header().unwrap().write_image_data(&[9, 77].repeat(8)).unwrap();
+        let composed = Rgba::decode(&with_alpha(&image, &mask).unwrap()).unwrap();
+        assert_eq!((composed.size, composed.pixels), ((4, 2), [1, 2, 3, 77].repeat(8)));
+        assert_eq!(composed.texts, [("prompt".to_owned(), "höhe ✓".to_owned())]);
+        let other = Image { width: 2, height: 2, batch: 1, rgb: [0; 3] }.to_png(&[]);
+        assert!(with_alpha(&image, &other).is_none(), "another size");
+        assert!(with_alpha(&image, b"GIF89a").is_none());
     }
 
     #[test]

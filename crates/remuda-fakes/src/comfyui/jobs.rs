@@ -161,7 +161,10 @@ fn ended(entry: &Entry, version: Version) -> Result<Value, Trips> {
     if let Some(error) = entry.message("execution_error") {
         job["execution_error"] = error.clone();
     }
-    let files: Vec<(&str, &str, &Value)> = files(&entry.outputs);
+    let all: Vec<(&str, &str, &Value)> = files(&entry.outputs);
+    // Newer servers count files only, and show a text where there is no file.
+    let is_counted = |(_, _, item): &&(&str, &str, &Value)| version < Version::V0_30_0 || item.is_object();
+    let files: Vec<_> = all.iter().filter(is_counted).copied().collect();
     job["outputs_count"] = files.len().into();
     let is_output = |(_, _, file): &&(&str, &str, &Value)| file["type"] == "output";
     let is_file = |(_, _, file): &&(&str, &str, &Value)| file.is_object();
@@ -170,6 +173,11 @@ fn ended(entry: &Entry, version: Version) -> Result<Value, Trips> {
         preview["nodeId"] = (*node).into();
         preview["mediaType"] = (*kind).into();
         job["preview_output"] = preview;
+    } else if let Some((node, kind, text)) =
+        all.iter().find(|(_, kind, text)| *kind == "text" && text.is_string())
+        && version >= Version::V0_30_0
+    {
+        job["preview_output"] = json!({"content": text, "nodeId": node, "mediaType": kind});
     }
     Ok(job)
 }

@@ -35,6 +35,8 @@ pub(super) enum Kind {
     Text,
     Bool,
     Choice(Vec<String>),
+    /// The same as newer classes declare it: the list is in the configuration.
+    Options(Vec<String>),
     /// A file in the input folder; checked at submission, not against a list.
     File,
     /// Names of faults, separated by commas, or `none`.
@@ -59,7 +61,7 @@ impl Input {
             Kind::Text | Kind::Fault => "STRING".to_owned(),
             Kind::Bool => "BOOLEAN".to_owned(),
             Kind::Choice(choices) => python_list(choices),
-            Kind::File => "COMBO".to_owned(),
+            Kind::Options(_) | Kind::File => "COMBO".to_owned(),
             Kind::Link(name) => (*name).to_owned(),
         }
     }
@@ -68,6 +70,7 @@ impl Input {
     pub(super) fn to_json(&self) -> Value {
         match &self.kind {
             Kind::Choice(choices) => json!([choices, self.config]),
+            Kind::Options(choices) => json!(["COMBO", {"multiselect": false, "options": choices}]),
             Kind::File => json!([[], self.config]),
             _ => json!([self.type_name(), self.config]),
         }
@@ -148,6 +151,7 @@ impl Class {
             .map(|input| {
                 let told = match input.kind {
                     Kind::File => json!([disk.names(Folder::Input), input.config]),
+                    Kind::Options(_) => input.to_json(),
                     // The original omits an empty configuration.
                     _ if input.config == json!({}) => json!([input.to_json()[0]]),
                     _ => input.to_json(),
@@ -239,7 +243,7 @@ fn pictures() -> Vec<Class> {
             .linked("image1", "IMAGE")
             .linked("image2", "IMAGE")
             .takes("blend_factor", Kind::Float, json!({"default": 0.5, "min": 0.0, "max": 1.0, "step": 0.01}))
-            .takes("blend_mode", words("normal multiply screen overlay soft_light difference"), json!({})),
+            .takes("blend_mode", Kind::Options(list(BLEND_MODES)), json!({})),
         class("SaveImage", "image", &[])
             .titled("Save Image")
             .takes("images", Kind::Link("IMAGE"), images)
@@ -270,8 +274,14 @@ const SAMPLERS: &str = "euler euler_cfg_pp euler_ancestral euler_ancestral_cfg_p
 const SCHEDULERS: &str =
     "simple sgm_uniform karras exponential ddim_uniform beta normal linear_quadratic kl_optimal";
 
-fn words(list: &str) -> Kind {
-    Kind::Choice(list.split_whitespace().map(str::to_owned).collect())
+pub(super) const BLEND_MODES: &str = "normal multiply screen overlay soft_light difference";
+
+fn words(words: &str) -> Kind {
+    Kind::Choice(list(words))
+}
+
+fn list(words: &str) -> Vec<String> {
+    words.split_whitespace().map(str::to_owned).collect()
 }
 
 fn diffusion(models: &[String]) -> Vec<Class> {

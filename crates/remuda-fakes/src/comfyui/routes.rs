@@ -155,7 +155,8 @@ async fn route(server: Arc<Server>, switch: Switch, request: Request) -> Respons
     match (method.as_str(), found.pattern) {
         (_, "/ws") => upgrade(server, request).await,
         (_, "/view") => transfer::view(&server, request.uri(), request.headers()),
-        ("POST", "/upload/image" | "/upload/mask") => transfer::upload(&server, request).await,
+        ("POST", "/upload/image") => transfer::upload(&server, request, false).await,
+        ("POST", "/upload/mask") => transfer::upload(&server, request, true).await,
         ("POST", pattern) => match guard::body(request).await {
             Ok(body) => change(&server, pattern, &found.part, &body, &switch).await,
             Err(refusal) => refusal,

@@ -47,6 +47,10 @@ pub(super) async fn submit(server: &Arc<Server>, body: &Bytes, switch: &Switch) 
         Ok(id) => id,
         Err(invalid) => return refused(invalid, json!({})),
     };
+    // It replaces nodes before it looks at the graph, and a list has none.
+    if server.options().version >= Version::V0_30_0 && raw.get().starts_with('[') {
+        return answer::trouble();
+    }
     let mut graph = match Graph::parse(raw) {
         Ok(graph) => graph,
         Err(BadGraph::Trips) => return answer::trouble(),

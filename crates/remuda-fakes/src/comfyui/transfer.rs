@@ -1,14 +1,14 @@
-//! Files in and out: `/upload/image` and `/view`, with the original's refusals.
+//! Files in and out: `/upload/image`, `/upload/mask` and `/view`, with the original's refusals.
 
 use axum::body::{Body, Bytes};
 use axum::extract::{DefaultBodyLimit, FromRequest, Multipart, Request};
 use axum::http::header::{ACCEPT_RANGES, CONTENT_DISPOSITION, CONTENT_RANGE, CONTENT_TYPE, ETAG};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Response as Built, StatusCode, Uri};
 use axum::response::Response;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::files::{Folder, Place};
-use super::image::jpeg;
+use super::image::{jpeg, with_alpha};
 use super::routes::{BODY_MAX, answer};
 use super::server::Server;
 use crate::url::{query, query_value};
@@ -22,10 +22,11 @@ struct Form {
     folder: Option<String>,
     subfolder: String,
     overwrite: bool,
+    original_ref: Option<String>,
 }
 
-/// `POST /upload/image`.
-pub(super) async fn upload(server: &Server, mut request: Request) -> Response {
+/// `POST /upload/image` and `POST /upload/mask`.
+pub(super) async fn upload(server: &Server, mut request: Request, is_mask: bool) -> Response {
     let length = request
         .headers()
         .get("content-length")
@@ -57,8 +58,35 @@ pub(super) async fn upload(server: &Server, mut request: Request) -> Response {
         place = free_place(server, &place, &bytes);
     }
     let told = json!({"name": place.name, "subfolder": place.subfolder, "type": folder.name()});
-    server.estate.disk.write(place, bytes);
+    // The same bytes are there already.
+    let is_there = !form.overwrite && server.estate.disk.read(&place).is_some();
+    let stored = match is_mask && !is_there {
+        true => match compose(server, form.original_ref.as_deref().unwrap_or_default(), &bytes) {
+            Ok(composed) => composed,
+            Err(()) => return answer::trouble(),
+        },
+        false => Some(bytes),
+    };
+    if let Some(bytes) = stored {
+        server.estate.disk.write(place, bytes);
+    }
     answer::json(StatusCode::OK, &told)
+}
+
+/// The image that `original_ref` names, with the alpha channel of the mask. The original stores nothing if there is no such
+/// image, and answers 200; it raises an exception if it cannot read the reference or one of the images.
+fn compose(server: &Server, original_ref: &str, mask: &Bytes) -> Result<Option<Bytes>, ()> {
+    let original: Value = serde_json::from_str(original_ref).map_err(|_| ())?;
+    let filename = original["filename"].as_str().ok_or(())?;
+    let subfolder = original["subfolder"].as_str().unwrap_or_default();
+    let kind = original["type"].as_str().unwrap_or("output");
+    let path = if subfolder.is_empty() { filename.to_owned() } else { format!("{subfolder}/{filename}") };
+    let is_annotated = filename.ends_with(']');
+    let found = server.estate.disk.annotated(&if is_annotated { path } else { format!("{path} [{kind}]") });
+    let Some(image) = found.filter(|_| !filename.starts_with('/') && !filename.contains("..")) else {
+        return Ok(None);
+    };
+    with_alpha(&image, mask).map(|composed| Some(composed.into())).ok_or(())
 }
 
 async fn read(request: Request) -> Result<Form, ()> {
@@ -72,6 +100,7 @@ async fn read(request: Request) -> Result<Form, ()> {
             Some("image") => form.file = name.map(|name| (name, bytes)),
             Some("type") => form.folder = Some(text()),
             Some("subfolder") => form.subfolder = text().trim_end_matches('/').to_owned(),
+            Some("original_ref") => form.original_ref = Some(text()),
             Some("overwrite") => form.overwrite = matches!(text().as_str(), "true" | "1"),
             _ => {}
         }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use super::Version;
 use super::faults::Fault;
 use super::files::Disk;
-use super::graph::{Graph, Node};
+use super::graph::{Graph, Node, at_slot};
 use super::nodes::{Catalogue, Input, Kind, python_list};
 use super::values::{is_truthy, python_str, python_type};
 
@@ -236,10 +236,7 @@ impl<'a> Check<'a> {
             let text = format!("tuple indices must be integers or slices, not {kind}");
             return Err(Exception { kind: "TypeError", text });
         }
-        // A negative one counts from the end.
-        let last = i64::try_from(results.len()).unwrap_or(i64::MAX);
-        let slot = slot.as_i64().map(|slot| if slot < 0 { slot + last } else { slot });
-        let received = slot.and_then(|slot| results.get(usize::try_from(slot).ok()?));
+        let received = slot.as_i64().and_then(|slot| at_slot(results, slot));
         let Some(received) = received else {
             return Err(Exception { kind: "IndexError", text: "tuple index out of range".to_owned() });
         };
@@ -302,6 +299,10 @@ impl<'a> Check<'a> {
         }
         Ok(match &input.kind {
             Kind::Choice(choices) => {
+                not_in_list(self.version, input, choices, &converted).into_iter().collect()
+            }
+            // The first server with such lists left them to the node.
+            Kind::Options(choices) if self.version > Version::V0_3_75 => {
                 not_in_list(self.version, input, choices, &converted).into_iter().collect()
             }
             Kind::File if self.disk.annotated(converted.as_str().unwrap_or_default()).is_none() => {

@@ -63,7 +63,7 @@ const GENERAL: &[&str] = &[
     "A value that the original converts (`\"64\"` for a number) stays in history as it was written.",
     "The outbox holds 200,000 messages; beyond that, messages are dropped. The original's has no bound.",
     "There are no `--multi-user`, CORS or compression flags, no static files and no logs.",
-    "Test nodes that the real server does not get: `RemudaFault`, `RemudaProgressText`, `RemudaSilentBlocker`.",
+    "Test nodes that the real server does not get: `RemudaFault`, and `RemudaFail` of the kind `huge`.",
     "`/fake/…` is there, without token or origin check: do not let it listen where others can reach it.",
 ];
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::HeaderMap;
 use remuda_core::id::WorkerId;
 use remuda_core::plane::Plane;
 use remuda_core::refusal::Refusal;
@@ -37,7 +37,7 @@ pub(super) async fn put(
     if report.messages.len() > REPORT_MESSAGES_MAX || outputs.len() > OUTPUTS_MAX {
         let message =
             format!("a report has at most {REPORT_MESSAGES_MAX} messages and {OUTPUTS_MAX} outputs");
-        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+        return Err(ApiError::invalid(message));
     }
     blobs::touch_named(&context, outputs.iter().map(|output| &**output)).await?;
     let attempts = context.live_attempts.clone();

@@ -4,13 +4,14 @@
 //! "values": [{"node", "key", "value"}, ..], "node_seconds": {"3": 1.25, ..}}`. Names, folders and the prompt inside a PNG are as the user chose them, without
 //! the folder of the attempt.
 
-use std::io::{Read as _, Seek as _, SeekFrom};
-use std::path::Path;
+use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use remuda_comfyui::outputs::{self, Outputs};
-use remuda_comfyui::{ComfyuiError, OutputFile};
+use remuda_comfyui::{ComfyuiError, OutputFile, PromptRestorer};
 use remuda_core::cause::Cause;
 use remuda_core::service::AttemptEnd;
 use remuda_core::service::outputs::{MissingOutputs, RunOutputs, missing_outputs};
@@ -30,6 +31,16 @@ const FETCHES_MAX: u32 = 4;
 const FETCH_RETRY_DELAY: Duration = Duration::from_millis(250);
 /// While the plane cannot store blobs, the worker keeps the result and retries this often.
 const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// A larger file goes over the disk. An image of two megapixels fits; each operation on a file costs a change of threads, and
+/// a small image needs a dozen of them.
+const IN_MEMORY_MAX: usize = 4 << 20;
+
+/// A file of the server, as it was before its attempt.
+enum FetchedFile {
+    Bytes(Bytes),
+    /// Removed by its owner.
+    Path(PathBuf),
+}
 
 /// Why an attempt that ran cannot be completed.
 #[derive(Debug, thiserror::Error)]
@@ -131,49 +142,19 @@ impl ComfyuiContext {
     }
 
     async fn store_file(&self, id: &str, file: &OutputFile) -> Result<(BlobHash, u64), CollectError> {
-        let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
-        let stored = self.store_with_retries(id, file, &path).await;
-        // The file does not exist if the fetch failed.
-        tokio::fs::remove_file(&path).await.ok();
-        stored
-    }
-
-    /// As `store_file` without retries, for a file that `collect` would store later anyway.
-    pub(super) async fn store_once(
-        &self,
-        id: &str,
-        file: &OutputFile,
-    ) -> Result<(BlobHash, u64), CollectError> {
-        let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
-        let stored = async {
-            self.fetch(id, file, &path).await?;
-            self.blobs
-                .store(&path)
-                .await
-                .map_err(|error| CollectError::Store { name: file.display_name(), error })
-        };
-        let stored = stored.await;
-        // The file does not exist if the fetch failed.
-        tokio::fs::remove_file(&path).await.ok();
-        stored
-    }
-
-    async fn store_with_retries(
-        &self,
-        id: &str,
-        file: &OutputFile,
-        path: &Path,
-    ) -> Result<(BlobHash, u64), CollectError> {
+        let scratch = ScratchFile(self.scratch.join(uuid::Uuid::new_v4().to_string()));
         let mut fetches = 1;
-        while let Err(error) = self.fetch(id, file, path).await {
-            if fetches == FETCHES_MAX {
-                return Err(error);
+        let fetched = loop {
+            match self.fetch(id, file, &scratch.0).await {
+                Ok(fetched) => break fetched,
+                Err(error) if fetches == FETCHES_MAX => return Err(error),
+                Err(_) => {}
             }
             tokio::time::sleep(FETCH_RETRY_DELAY * fetches).await;
             fetches += 1;
-        }
+        };
         loop {
-            match self.blobs.store(path).await {
+            match self.store_fetched(&fetched).await {
                 Ok(stored) => return Ok(stored),
                 Err(error @ BlobLinkError::Unreachable { .. }) => {
                     warn!(name = file.display_name(), %error, "plane cannot store an output; retrying");
@@ -184,33 +165,60 @@ impl ComfyuiContext {
         }
     }
 
-    async fn fetch(&self, id: &str, file: &OutputFile, path: &Path) -> Result<(), CollectError> {
+    /// As `store_file` without retries, for a file that `collect` would store later anyway.
+    pub(super) async fn store_once(
+        &self,
+        id: &str,
+        file: &OutputFile,
+    ) -> Result<(BlobHash, u64), CollectError> {
+        let scratch = ScratchFile(self.scratch.join(uuid::Uuid::new_v4().to_string()));
+        let fetched = self.fetch(id, file, &scratch.0).await?;
+        let stored = self.store_fetched(&fetched).await;
+        stored.map_err(|error| CollectError::Store { name: file.display_name(), error })
+    }
+
+    async fn store_fetched(&self, fetched: &FetchedFile) -> Result<(BlobHash, u64), BlobLinkError> {
+        match fetched {
+            FetchedFile::Bytes(bytes) => self.blobs.store_bytes(bytes.clone()).await,
+            FetchedFile::Path(path) => self.blobs.store(path).await,
+        }
+    }
+
+    /// Fetches a file into memory, or to `path` if it is large, and takes out of it what was put into it for the attempt.
+    async fn fetch(&self, id: &str, file: &OutputFile, path: &Path) -> Result<FetchedFile, CollectError> {
         let remote = |error| CollectError::Fetch { name: file.display_name(), error };
         let local = |error| CollectError::Local { name: file.display_name(), error };
         let mut download = self.client.download(file).await.map_err(remote)?;
-        let mut copy = tokio::fs::File::create(path).await.map_err(local)?;
-        while let Some(chunk) = download.chunk().await.map_err(remote)? {
-            copy.write_all(&chunk).await.map_err(local)?;
+        let mut content = Vec::new();
+        let mut is_whole = false;
+        while !is_whole && content.len() <= IN_MEMORY_MAX {
+            match download.chunk().await.map_err(remote)? {
+                Some(chunk) => content.extend_from_slice(&chunk),
+                None => is_whole = true,
+            }
         }
-        copy.flush().await.map_err(local)?;
+        if !is_whole {
+            let mut copy = tokio::fs::File::create(path).await.map_err(local)?;
+            copy.write_all(&content).await.map_err(local)?;
+            content = Vec::new();
+            while let Some(chunk) = download.chunk().await.map_err(remote)? {
+                copy.write_all(&chunk).await.map_err(local)?;
+            }
+            copy.flush().await.map_err(local)?;
+        }
         let (path, name) = (path.to_owned(), file.display_name());
         let restorer = self.update_run(id, |run| run.restorer());
-        let check = tokio::task::spawn_blocking(move || {
-            let is_truncated = is_truncated_png(&path)?;
-            if let Some(restorer) = restorer.filter(|_| !is_truncated) {
-                restorer.restore_file(&path)?;
-            }
-            Ok(is_truncated)
-        });
-        match check.await.map_err(std::io::Error::other).flatten().map_err(local)? {
-            true => Err(CollectError::Truncated { name }),
-            false => Ok(()),
+        let restore = move || restored(is_whole.then_some(content), path, restorer);
+        match tokio::task::spawn_blocking(restore).await.map_err(std::io::Error::other).flatten() {
+            Ok(Some(fetched)) => Ok(fetched),
+            Ok(None) => Err(CollectError::Truncated { name }),
+            Err(error) => Err(local(error)),
         }
     }
 
     async fn store_image(&self, at: usize, image: SentImage) -> Result<Value, CollectError> {
         let name = format!("{}_{:05}.{}", image.node, at + 1, image.mime.rsplit('/').next().unwrap_or("bin"));
-        let bytes = bytes::Bytes::from(image.bytes);
+        let bytes = Bytes::from(image.bytes);
         let (hash, size) = self
             .blobs
             .store_bytes(bytes)
@@ -221,6 +229,39 @@ impl ComfyuiContext {
             "hash": hash.to_string(), "size_bytes": size,
         }))
     }
+}
+
+/// A file in the scratch folder, or none: it is removed with this.
+struct ScratchFile(PathBuf);
+
+impl Drop for ScratchFile {
+    fn drop(&mut self) {
+        // There is none if the content was small or was not fetched.
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
+/// The content, or the file if there is none, as it was before its attempt; `None` if it is a truncated image.
+fn restored(
+    content: Option<Vec<u8>>,
+    path: PathBuf,
+    restorer: Option<PromptRestorer>,
+) -> std::io::Result<Option<FetchedFile>> {
+    let Some(content) = content else {
+        let is_truncated = is_truncated_png(&mut std::fs::File::open(&path)?)?;
+        if let Some(restorer) = restorer.filter(|_| !is_truncated) {
+            restorer.restore_file(&path)?;
+        }
+        return Ok((!is_truncated).then_some(FetchedFile::Path(path)));
+    };
+    if is_truncated_png(&mut Cursor::new(&content))? {
+        return Ok(None);
+    }
+    let content = match restorer {
+        Some(restorer) => restorer.restore_bytes(content),
+        None => content,
+    };
+    Ok(Some(FetchedFile::Bytes(content.into())))
 }
 
 /// Milliseconds: messages are not more exact, and every job stores these.
@@ -248,14 +289,13 @@ const NOTES_BYTES_MAX: u64 = 64 << 10;
 
 /// Whether the file is a PNG without its end: the disk was full, or the server died while writing it. The server does not
 /// report how long a file should be.
-fn is_truncated_png(path: &Path) -> std::io::Result<bool> {
-    let mut file = std::fs::File::open(path)?;
+fn is_truncated_png(file: &mut (impl Read + Seek)) -> std::io::Result<bool> {
     let mut head = Vec::new();
-    file.by_ref().take(PNG_HEAD.len() as u64).read_to_end(&mut head)?;
+    file.take(PNG_HEAD.len() as u64).read_to_end(&mut head)?;
     if head != PNG_HEAD {
         return Ok(false);
     }
-    let size = file.metadata()?.len();
+    let size = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(size.saturating_sub(NOTES_BYTES_MAX)))?;
     let mut tail = Vec::new();
     file.read_to_end(&mut tail)?;
@@ -268,8 +308,6 @@ mod tests {
 
     #[test]
     fn only_a_png_without_its_end_is_truncated() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
         let picture = [PNG_HEAD, &[7; 100_000], b"\0\0\0\0", PNG_END].concat();
         let noted = [&picture, &b"a note"[..]].concat();
         for (content, expected) in [
@@ -282,8 +320,8 @@ mod tests {
             (b"", false),
             (b"some text", false),
         ] {
-            std::fs::write(&path, content).unwrap();
-            assert_eq!(is_truncated_png(&path).unwrap(), expected, "{} bytes", content.len());
+            let is_truncated = is_truncated_png(&mut Cursor::new(content)).unwrap();
+            assert_eq!(is_truncated, expected, "{} bytes", content.len());
         }
     }
 }

@@ -84,7 +84,7 @@ impl ComfyuiContext {
     fn begin_early(&self, prompt: &str, file: &OutputFile) -> bool {
         self.update_run(prompt, |run| {
             let early = &run.early;
-            let is_open = !run.has_final_message && !early.is_closed && early.find(file).is_none();
+            let is_open = !*run.has_final_message.borrow() && !early.is_closed && early.find(file).is_none();
             let is_included = is_open && run.filter.includes(&file.node);
             if is_included {
                 early.in_flight.send_replace(Some(file.clone()));

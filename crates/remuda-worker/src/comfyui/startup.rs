@@ -25,7 +25,7 @@ use super::process::ServerProcess;
 use super::{ComfyuiContext, ComfyuiService, Run, pid_file};
 use crate::attempt::Events;
 use crate::blob_link::BlobLink;
-use crate::live_reports::LiveSinks;
+use crate::live_sinks::LiveSinks;
 use crate::options::{ComfyuiOptions, WorkerOptions};
 use crate::start_check::StartupReporter;
 

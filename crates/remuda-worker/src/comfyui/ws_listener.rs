@@ -112,10 +112,13 @@ impl ComfyuiContext {
         };
         let (job, attempt) = (run.job, run.attempt);
         run.node_times.apply(message, &run.classes, Instant::now());
+        // A server sends a preview before the `progress` of its step to those who know its metadata, and after it to all
+        // others, who rely on that.
+        let preview = run.preview.take();
         match message {
             ComfyuiMessage::Preview { node, mime, bytes, .. } => {
                 run.keep_image(node.0.as_deref(), mime, bytes);
-                self.previews.add(job, attempt, node.0.as_deref(), bytes);
+                run.preview = Some((node.0.clone(), bytes.clone()));
             }
             ComfyuiMessage::Executed { node, output, .. } => {
                 self.queue_early(&id, node.0.as_deref().unwrap_or_default(), output);
@@ -125,8 +128,11 @@ impl ComfyuiContext {
         let step = run.progress.as_mut().and_then(|progress| progress.apply(message));
         let snapshot = step.as_ref().and(run.progress.as_ref()).map(snapshot);
         self.reports.add(job, attempt, report_message(received), snapshot);
+        if let Some((node, bytes)) = preview {
+            self.previews.add(job, attempt, node.as_deref(), &bytes);
+        }
         if message.is_end_of(&id) {
-            run.has_final_message = true;
+            run.has_final_message.send_replace(true);
             self.reports.send_now(job, attempt);
             return Some(AgentEvent::CompletionHint { job, attempt });
         }

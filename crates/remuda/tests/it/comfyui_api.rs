@@ -1,6 +1,7 @@
 //! The ComfyUI-compatible API: real planes and workers, fake ComfyUI servers, and clients that talk to the plane as they would
 //! to a ComfyUI server.
 
+mod differential;
 mod files;
 mod lists;
 mod masks;

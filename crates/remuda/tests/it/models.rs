@@ -7,7 +7,7 @@ mod embed;
 mod flags;
 mod fleet;
 mod get;
-mod host;
+pub(crate) mod host;
 mod images;
 mod openai;
 mod streamed;

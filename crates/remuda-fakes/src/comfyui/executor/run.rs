@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::super::Version;
 use super::super::cache::{self, Shown, Signature};
 use super::super::faults::Fault;
-use super::super::graph::{Node, link};
+use super::super::graph::{Node, at_slot, link};
 use super::super::history::{Entry, Outcome};
 use super::super::nodes::Data;
 use super::super::nodes::work::{Failure, Made, work};
@@ -98,16 +98,28 @@ impl Run {
 
     /// Takes results from the cache.
     fn take_from_cache(&mut self) {
+        let item = Arc::clone(&self.item);
+        for node in item.graph.nodes() {
+            self.is_cached(node);
+        }
+    }
+
+    /// Whether a node has its result already: from the prompt before, or from a node of this one that is just the same.
+    fn is_cached(&mut self, node: &Node) -> bool {
+        if self.results.contains_key(&node.id) {
+            return true;
+        }
         if self.item.faults.iter().any(|fault| fault.is_node_error() || *fault == Fault::InterruptedBySomeone)
         {
-            return;
+            return false;
         }
         let cache = self.server.cache();
-        for node in self.item.graph.nodes() {
-            if let Some(entry) = self.signatures.get(&node.id).and_then(|signature| cache.get(signature)) {
-                self.results.insert(node.id.clone(), Arc::clone(&entry.results));
-            }
-        }
+        let entry = self.signatures.get(&node.id).and_then(|signature| cache.get(signature));
+        let results = entry.map(|entry| Arc::clone(&entry.results));
+        drop(cache);
+        let is_cached = results.is_some();
+        self.results.extend(results.map(|results| (node.id.clone(), results)));
+        is_cached
     }
 
     /// Computes every result in advance, silently.
@@ -130,7 +142,7 @@ impl Run {
         let mut begun = 0;
         while let Some(id) = plan.next() {
             let Some(node) = item.graph.node(id) else { break };
-            let is_cached = self.results.contains_key(id);
+            let is_cached = self.is_cached(node);
             if !is_cached {
                 self.begin(node);
             }
@@ -205,7 +217,7 @@ impl Run {
 
     /// The first blocked input.
     fn blocker(&self, node: &Node) -> Option<Option<Arc<str>>> {
-        node.links().find_map(|(_, from, slot)| match self.results.get(from)?.get(slot)? {
+        node.links().find_map(|(_, from, slot)| match at_slot(self.results.get(from)?, slot)? {
             Data::Blocked(message) => Some(message.clone()),
             _ => None,
         })

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::super::faults::Fault;
 use super::super::files::{Folder, Place};
-use super::super::graph::{Node, link};
+use super::super::graph::{Node, at_slot, link};
 use super::super::image::Image;
 use super::super::nodes::Data;
 use super::super::nodes::work::Failure;
@@ -52,7 +52,11 @@ impl Run {
     ) -> Value {
         let faults = &self.item.faults;
         let disk = &self.server.estate.disk;
-        let mut file = Image { batch: 1, ..image }.to_png(&[("prompt", self.item.graph.text())]);
+        let info = self.item.extra.get("extra_pnginfo").and_then(Value::as_object).into_iter().flatten();
+        let info: Vec<(&str, String)> = info.map(|(key, value)| (key.as_str(), value.to_string())).collect();
+        let info = info.iter().map(|(key, text)| (*key, text.as_str()));
+        let texts: Vec<_> = std::iter::once(("prompt", self.item.graph.text())).chain(info).collect();
+        let mut file = Image { batch: 1, ..image }.to_png(&texts);
         if faults.contains(&Fault::ShortOutput) {
             file.truncate(file.len() / 2);
         }
@@ -90,7 +94,7 @@ impl Run {
 
     pub(in super::super) fn linked(&self, node: &Node, name: &str) -> Option<Data> {
         let (from, slot) = link(node.input(name)?)?;
-        self.results.get(from)?.get(slot).cloned()
+        at_slot(self.results.get(from)?, slot).cloned()
     }
 
     pub(in super::super) fn image(&self, node: &Node, name: &str) -> Image {

@@ -9,7 +9,7 @@ use super::super::files::{Folder, Place};
 use super::super::graph::Node;
 use super::super::image::{Image, jpeg};
 use super::super::values;
-use super::Data;
+use super::{BLEND_MODES, Data};
 
 /// The results of a node.
 #[derive(Debug, Default)]
@@ -136,7 +136,13 @@ fn at_once(run: &mut Run, node: &Node) -> Result<Made, Failure> {
             let image = run.image(node, "image");
             Ok(gives(Data::Image(Image { width: size.width, height: size.height, ..image })))
         }
-        "ImageBlend" => blend(run.image(node, "image1"), run.image(node, "image2")),
+        "ImageBlend" => {
+            let mode = node.input("blend_mode").map(values::python_str).unwrap_or_default();
+            if !BLEND_MODES.split_whitespace().any(|known| known == mode) {
+                return Err(Failure::error("ValueError", format!("Unsupported blend mode: {mode}")));
+            }
+            blend(run.image(node, "image1"), run.image(node, "image2"))
+        }
         "CLIPTextEncode" => Ok(gives(Data::Conditioning)),
         "VAEDecode" => match run.linked(node, "samples") {
             Some(Data::Latent(latent)) => Ok(gives(Data::Image(latent))),

@@ -79,7 +79,7 @@ pub(super) async fn history_entry(
 ) -> Result<Value, StoreError> {
     let workflow = context.store.workflow(prompt.job).await?;
     let mut workflow = workflow.map(|body| PromptWorkflow::read(&body)).unwrap_or_default();
-    let EndedPrompt { outputs, messages } = EndedPrompt::read(context, prompt).await?;
+    let EndedPrompt { outputs, messages, .. } = EndedPrompt::read(context, prompt).await?;
     workflow.default_outputs(outputs.keys());
     let is_success = matches!(prompt.life.state, StateRow::Completed { .. });
     let meta: Map<String, Value> = outputs
@@ -107,22 +107,46 @@ pub(super) struct EndedPrompt {
     pub(super) outputs: BTreeMap<String, Map<String, Value>>,
     /// `execution_start`, `execution_cached` and the final message.
     pub(super) messages: Vec<(&'static str, Value)>,
+    /// Images that a node sent over its socket.
+    pub(super) socket_images: Vec<StoredOutput>,
 }
 
 impl EndedPrompt {
     pub(super) async fn read(context: &Context, prompt: &Prompt) -> Result<EndedPrompt, StoreError> {
+        // A success has none, and it is what clients wait for most often.
+        let error = match prompt.life.state {
+            StateRow::Completed { .. } => None,
+            _ => final_error(context, prompt.job).await?,
+        };
+        EndedPrompt::read_result(context, prompt, error, JobNames::default()).await
+    }
+
+    /// The end of a run of which the error and some names are known: they are not read again.
+    pub(super) async fn read_result(
+        context: &Context,
+        prompt: &Prompt,
+        error: Option<Map<String, Value>>,
+        known: JobNames,
+    ) -> Result<EndedPrompt, StoreError> {
         let result = context.store.result(prompt.job).await?;
         let result = ComfyResult::read(result.as_deref());
-        let names = &context.comfyui.output_names;
-        let names = match prompt.is_named && !result.outputs.is_empty() {
-            true => names.assign(context, &prompt.tenant, prompt.job, &result.outputs).await?,
-            false => JobNames::default(),
+        let names = match prompt.is_named && !known.has_all(&result.outputs) {
+            true => {
+                let names = &context.comfyui.output_names;
+                names.assign(context, &prompt.tenant, prompt.job, &result.outputs).await?
+            }
+            false => known,
         };
         let outputs = result.by_node(prompt.job, &names);
-        let error = context.store.document(Collection::Comfyui, &final_error_id(prompt.job)).await?;
-        let error = error.and_then(|kept| serde_json::from_str(kept.body.get()).ok());
-        Ok(EndedPrompt { outputs, messages: final_messages(prompt, error) })
+        let socket_images = result.outputs.into_iter().filter(|output| output.kind == "socket").collect();
+        Ok(EndedPrompt { outputs, messages: final_messages(prompt, error), socket_images })
     }
+}
+
+/// The error that the service sent.
+async fn final_error(context: &Context, job: JobId) -> Result<Option<Map<String, Value>>, StoreError> {
+    let kept = context.store.document(Collection::Comfyui, &final_error_id(job)).await?;
+    Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()))
 }
 
 /// Document id of the error message that the service sent.

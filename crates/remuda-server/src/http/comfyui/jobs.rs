@@ -9,7 +9,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use remuda_core::id::Tenant;
 use remuda_core::record::StateRow;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::super::path::Path;
@@ -17,6 +17,7 @@ use super::super::{ApiError, Caller, Context};
 use super::error::ComfyuiError;
 use super::history::{find_stored, list_ended};
 use super::history_entry::{EndedPrompt, history_entry};
+use super::output_summary::output_summary;
 use super::prompt::{Prompt, PromptWorkflow};
 use super::queue::{OpenPrompts, cancel, query};
 
@@ -156,25 +157,12 @@ async fn summary(context: &Context, prompt: &Prompt) -> Result<Value, ComfyuiErr
     if let Some(error) = word("execution_error") {
         job["execution_error"] = error.clone();
     }
-    let files = files(&ended.outputs);
-    job["outputs_count"] = files.len().into();
-    let is_output = |(_, _, file): &&(&str, &str, &Value)| file["type"] == "output";
-    let is_file = |(_, _, file): &&(&str, &str, &Value)| file["filename"].is_string();
-    if let Some((node, kind, file)) = files.iter().find(is_output).or_else(|| files.iter().find(is_file)) {
-        let mut preview = (*file).clone();
-        preview["nodeId"] = (*node).into();
-        preview["mediaType"] = (*kind).into();
+    let (count, preview) = output_summary(&ended.outputs);
+    job["outputs_count"] = count.into();
+    if let Some(preview) = preview {
         job["preview_output"] = preview;
     }
     Ok(job)
-}
-
-fn files(outputs: &BTreeMap<String, Map<String, Value>>) -> Vec<(&str, &str, &Value)> {
-    let lists = outputs.iter().flat_map(|(node, keys)| keys.iter().map(move |(key, list)| (node, key, list)));
-    let files = lists.flat_map(|(node, key, list)| {
-        list.as_array().into_iter().flatten().map(move |file| (node.as_str(), key.as_str(), file))
-    });
-    files.collect()
 }
 
 pub(super) async fn show(

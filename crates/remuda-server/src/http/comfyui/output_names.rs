@@ -77,7 +77,7 @@ impl JobNames {
         }
     }
 
-    fn has_all(&self, outputs: &[StoredOutput]) -> bool {
+    pub(super) fn has_all(&self, outputs: &[StoredOutput]) -> bool {
         outputs.iter().take(NAMED_MAX).all(|output| self.0.contains_key(&ServerFile::of(output)))
     }
 }

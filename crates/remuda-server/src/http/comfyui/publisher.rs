@@ -1,6 +1,7 @@
 //! Publishes events, live reports and previews to connected ComfyUI clients.
 //!
-//! The end of a prompt is published only after it is stored, so a client that hears of it finds it in the history. After
+//! The end of a prompt, and the traceback of its error, is published only after it is stored, so a client that hears of it
+//! finds it in the history. After
 //! missed events the store tells how prompts ended.
 
 use std::collections::BTreeSet;
@@ -23,7 +24,7 @@ use tracing::warn;
 use super::super::Context;
 use super::client_registry::MISSED_TTL;
 use super::connection::SocketImage;
-use super::history_entry::{EndedPrompt, StoredOutput, final_error_id, parse_outputs, stored_outputs};
+use super::history_entry::{EndedPrompt, StoredOutput, final_error_id, parse_outputs};
 use super::logs::LogLine;
 use super::output_names::JobNames;
 use super::prompt::{self, Prompt};
@@ -203,10 +204,9 @@ impl Publisher {
     }
 
     /// Stored images that a node sent over its socket: node, media type and content.
-    async fn websocket_images(&self, job: JobId) -> Result<Vec<(String, &'static str, Bytes)>, StoreError> {
-        let outputs = stored_outputs(&self.context, job).await?;
+    async fn websocket_images(&self, outputs: &[StoredOutput]) -> Vec<(String, &'static str, Bytes)> {
         let (mut images, mut bytes_left) = (Vec::new(), SOCKET_IMAGES_BYTES_MAX);
-        for output in outputs.into_iter().filter(|output| output.kind == "socket") {
+        for output in outputs {
             let Ok(hash) = output.hash.parse() else { continue };
             let Ok(Some(blob)) = self.context.blobs.read(hash, self.context.plane.clock.now()).await else {
                 continue;
@@ -221,9 +221,9 @@ impl Publisher {
                 bytes.extend_from_slice(&piece);
             }
             let mime = if output.name.ends_with(".png") { "image/png" } else { "image/jpeg" };
-            images.push((output.node, mime, bytes.into()));
+            images.push((output.node.clone(), mime, bytes.into()));
         }
-        Ok(images)
+        images
     }
 
     /// Publishes the final messages in the order in which ComfyUI sends them.
@@ -233,16 +233,31 @@ impl Publisher {
             if event.is_some_and(|it| it.kind == EventKind::JobCancelled) && run.final_error.is_none() {
                 run.final_error = self.interruption(run).await?;
             }
-            if let Some(messages) = &run.final_error {
-                self.store_final_error(job, messages).await;
+            run.final_error = run.final_error.take().and_then(bounded_error);
+            if let Some(error) = &run.final_error {
+                self.store_final_error(job, error).await;
             }
         }
+        self.publish_final(job, event, run).await
+    }
+
+    async fn publish_final(
+        &self,
+        job: JobId,
+        event: Option<&StoredEvent>,
+        run: Option<RunTranslator>,
+    ) -> Result<(), StoreError> {
         // Without a client id there is no recipient, and nothing has to be read.
         let has_client = event.is_none_or(|it| prompt::client_id(&it.metadata).is_some());
         let found = if has_client { Prompt::read(&self.context, job).await? } else { None };
         let Some((tenant, prompt)) = found else {
             if let Some((event, tenant)) = event.zip(event.and_then(|it| it.tenant.as_ref())) {
+                // The last states may have waited for a file that is stored now.
+                let held = run.map(|mut run| run.take_held(false)).unwrap_or_default();
+                let states: Vec<ClientMessage> =
+                    held.into_iter().filter(ClientMessage::is_droppable).collect();
                 let mut clients = self.context.comfyui.clients.lock();
+                clients.publish(tenant, None, &states);
                 clients.adjust_open(tenant, event.seq, -1);
                 clients.publish_status(tenant);
             }
@@ -253,10 +268,19 @@ impl Publisher {
                 .client
                 .as_ref()
                 .is_some_and(|it| self.context.comfyui.clients.lock().is_connected(&tenant, it));
+        let mut executing = run.as_ref().and_then(|run| run.executing.clone()).unwrap_or_default();
         let (messages, images) = match is_delivered {
             true => {
-                let images = self.websocket_images(job).await?;
-                (final_messages(&prompt, run, &EndedPrompt::read(&self.context, &prompt).await?), images)
+                // What this task has heard of the run is not read from the store again.
+                let ended = match &run {
+                    Some(run) => {
+                        let (error, names) = (run.final_error.clone(), run.names.clone());
+                        EndedPrompt::read_result(&self.context, &prompt, error, names).await?
+                    }
+                    None => EndedPrompt::read(&self.context, &prompt).await?,
+                };
+                let images = self.websocket_images(&ended.socket_images).await;
+                (final_messages(&prompt, run, &ended), images)
             }
             false => (Vec::new(), Vec::new()),
         };
@@ -271,8 +295,12 @@ impl Publisher {
                     .map_or((&[][..], &[][..]), |(last, first)| (std::slice::from_ref(last), first));
                 clients.publish(&tenant, Some(client), first);
                 for (node, mime, bytes) in &images {
-                    let data = json!({ "node": node, "display_node": node, "prompt_id": prompt.id });
-                    clients.publish(&tenant, Some(client), &[ClientMessage::new("executing", data)]);
+                    // Clients tell whose image a frame is by the node that is executed.
+                    if executing["node"] != **node {
+                        executing = json!({ "node": node, "display_node": node, "prompt_id": prompt.id });
+                        let message = ClientMessage::new("executing", executing.clone());
+                        clients.publish(&tenant, Some(client), &[message]);
+                    }
                     let image = SocketImage { node: Some(node), mime, bytes };
                     clients.publish_image(&tenant, client, &prompt.id, &image);
                 }
@@ -300,23 +328,15 @@ impl Publisher {
         let class = graph.and_then(|mut graph| graph.nodes.remove(node)?.class);
         let now = self.context.plane.clock.now().as_millis();
         let messages = json!({
-            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.reported_nodes,
+            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.executed_nodes,
             "timestamp": now,
         });
         Ok(messages.as_object().cloned())
     }
 
     /// The store keeps one sentence of a failure; users look for the traceback.
-    async fn store_final_error(&self, job: JobId, messages: &Map<String, Value>) {
-        let mut messages = messages.clone();
-        if json!(messages).to_string().len() > FINAL_ERROR_BYTES_MAX {
-            messages.remove("current_inputs");
-            messages.remove("current_outputs");
-        }
-        let Ok(body) = to_raw_value(&messages) else { return };
-        if body.get().len() > FINAL_ERROR_BYTES_MAX {
-            return;
-        }
+    async fn store_final_error(&self, job: JobId, error: &Map<String, Value>) {
+        let Ok(body) = to_raw_value(error) else { return };
         let document = Document {
             collection: Collection::Comfyui,
             id: final_error_id(job),
@@ -359,6 +379,16 @@ impl Publisher {
         }
         Ok(())
     }
+}
+
+/// An error that is small enough to be stored: without its values if it has to be, and `None` if it is still too large.
+fn bounded_error(mut error: Map<String, Value>) -> Option<Map<String, Value>> {
+    let is_small = |error: &Map<String, Value>| json!(error).to_string().len() <= FINAL_ERROR_BYTES_MAX;
+    if !is_small(&error) {
+        error.remove("current_inputs");
+        error.remove("current_outputs");
+    }
+    is_small(&error).then_some(error)
 }
 
 /// All messages up to the final one; `run` tells what was already sent.

@@ -67,6 +67,8 @@ pub(super) struct RunTranslator {
     pub(super) has_started: bool,
     /// The last `executing` message.
     pub(super) executing: Option<Value>,
+    /// Nodes that were executed before the one that is executed now.
+    pub(super) executed_nodes: BTreeSet<String>,
     /// Nodes whose outputs were sent.
     pub(super) reported_nodes: BTreeSet<String>,
     /// The last error or interruption that the service reported.
@@ -95,6 +97,7 @@ impl RunTranslator {
             attempt,
             has_started: false,
             executing: None,
+            executed_nodes: BTreeSet::new(),
             reported_nodes: BTreeSet::new(),
             final_error: None,
             is_named: super::prompt::is_named(metadata),
@@ -111,6 +114,7 @@ impl RunTranslator {
             self.attempt = attempt;
             self.has_started = false;
             self.executing = None;
+            self.executed_nodes.clear();
             self.reported_nodes.clear();
             self.final_error = None;
             self.held.clear();
@@ -199,7 +203,10 @@ impl RunTranslator {
 
     fn emit(&mut self, mut message: ClientMessage) -> ClientMessage {
         match &*message.kind {
-            "executing" => self.executing = Some(message.data.clone()),
+            "executing" => {
+                let before = self.executing.replace(message.data.clone());
+                self.executed_nodes.extend(before.and_then(|data| data["node"].as_str().map(str::to_owned)));
+            }
             "executed" => {
                 let files = files_of(&message);
                 if let Some(node) = message.data["node"].as_str() {
@@ -393,10 +400,12 @@ mod tests {
     fn next_attempt_starts_with_empty_state() {
         let mut run = run();
         run.accept(&service_message("executing", &json!({"node": "1", "prompt_id": "s"})));
-        assert_eq!(kinds(&run.take_ready(&[])), ["execution_start", "executing"]);
+        run.accept(&service_message("executing", &json!({"node": "2", "prompt_id": "s"})));
+        assert_eq!(kinds(&run.take_ready(&[])), ["execution_start", "executing", "executing"]);
+        assert_eq!(run.executed_nodes, BTreeSet::from(["1".to_owned()]), "the second is at work");
         run.accept(&executed_with_file());
         run.start_attempt(2);
-        assert!(run.executing.is_none() && run.take_ready(&[]).is_empty());
+        assert!(run.executing.is_none() && run.executed_nodes.is_empty() && run.take_ready(&[]).is_empty());
         run.accept(&service_message("execution_start", &json!({"prompt_id": "s2"})));
         assert_eq!(kinds(&run.take_ready(&[])), ["execution_start"]);
     }

@@ -42,7 +42,7 @@ pub(super) async fn upload(
     let (form, location, mask) = UploadForm::read_file(&context, parts).await?;
     let original = find_original(&context, &tenant, form.field("original_ref")).await?;
     let applied = apply(&context, original, mask.hash).await?;
-    Ok(Json(location.store(&context, &tenant, &applied, form.overwrites()).await?))
+    Ok(Json(location.store(&context, &tenant, mask.hash, &applied, form.overwrites()).await?))
 }
 
 /// The image that the mask belongs to: `{"filename", "subfolder", "type"}`. The name may have a folder, and its type in

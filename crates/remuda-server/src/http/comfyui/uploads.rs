@@ -62,8 +62,22 @@ pub(super) async fn find(
     folder: &str,
     name: &str,
 ) -> Result<Option<UploadedFile>, StoreError> {
-    let kept = context.store.document(Collection::Comfyui, &id(tenant, kind, folder, name)).await?;
+    let Some(folder) = resolve_folder(folder) else { return Ok(None) };
+    let kept = context.store.document(Collection::Comfyui, &id(tenant, kind, &folder, name)).await?;
     Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()))
+}
+
+/// The folder that a path leads to, as a server resolves it; `None` if it leads out of the folder of files.
+fn resolve_folder(path: &str) -> Option<String> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    (!path.starts_with('/')).then(|| parts.join("/"))
 }
 
 /// Paths of all input files of a tenant.
@@ -180,7 +194,7 @@ pub(super) async fn upload(
 ) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let (form, location, stored) = UploadForm::read_file(&context, parts).await?;
-    Ok(Json(location.store(&context, &tenant, &stored, form.overwrites()).await?))
+    Ok(Json(location.store(&context, &tenant, stored.hash, &stored, form.overwrites()).await?))
 }
 
 /// Kind, folder and name of an uploaded file.
@@ -201,12 +215,10 @@ impl FileLocation {
         if name.is_empty() || name.contains('/') || matches!(name, "." | "..") || is_odd(name) {
             return Err(ApiError::bad_request("the file needs a plain name, without folders"));
         }
-        let folder = form.field("subfolder");
-        let parts: Vec<&str> = folder.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
-        if folder.starts_with('/') || parts.contains(&"..") || is_odd(folder) {
-            return Err(ApiError::bad_request("subfolder is a path below the folder of files, without .."));
-        }
-        let folder = parts.join("/");
+        let folder = resolve_folder(form.field("subfolder")).filter(|folder| !is_odd(folder));
+        let Some(folder) = folder else {
+            return Err(ApiError::bad_request("subfolder is a path below the folder of files"));
+        };
         if name.len() > NAME_BYTES_MAX || folder.len() > FOLDER_BYTES_MAX {
             return Err(ApiError::bad_request(format!(
                 "a name has at most {NAME_BYTES_MAX} bytes, a subfolder {FOLDER_BYTES_MAX}"
@@ -215,22 +227,25 @@ impl FileLocation {
         Ok(FileLocation { kind, folder, name: name.to_owned() })
     }
 
-    /// Stores the file under its name, or under the next free one: `name (1).png`. Identical content keeps its name. The answer
-    /// has the format of ComfyUI.
+    /// Stores the file under its name, or under the next free one: `name (1).png`. A name under which exactly the sent content
+    /// is stored is used again; a mask is sent, and stored as another file. The answer has the format of ComfyUI.
     pub(super) async fn store(
         &self,
         context: &Context,
         tenant: &Tenant,
+        sent: BlobHash,
         stored: &StoredBlob,
         overwrite: bool,
     ) -> Result<Value, ComfyuiError> {
-        let hash = stored.hash.to_string();
+        let (sent, hash) = (sent.to_string(), stored.hash.to_string());
         let _guard = context.comfyui.name_lock.lock().await;
         for number in 0..RENAMES_MAX {
             let name = numbered_name(&self.name, number);
             let known = find(context, tenant, self.kind, &self.folder, &name).await?;
             match known {
-                Some(known) if known.hash == hash => return Ok(self.response(&known)),
+                Some(known) if known.hash == if overwrite { &*hash } else { &*sent } => {
+                    return Ok(self.response(&known));
+                }
                 Some(_) if !overwrite => continue,
                 Some(_) => {}
                 None => check_quota(
@@ -425,12 +440,14 @@ mod tests {
         let ok = |folder: &str, name: &str| (folder.to_owned(), name.to_owned());
         assert_eq!(place("a.png", "", "").unwrap(), ok("", "a.png"));
         assert_eq!(place("höhe.png", "x//y/", "temp").unwrap(), ok("x/y", "höhe.png"));
+        assert_eq!(place("a.png", "./x/../y/.", "").unwrap(), ok("y", "a.png"), "as a server resolves it");
         for (name, folder, kind) in [
             ("", "", ""),
             ("..", "", ""),
             ("x/a.png", "", ""),
             ("a\n.png", "", ""),
             ("a.png", "../x", ""),
+            ("a.png", "x/../../x", ""),
             ("a.png", "/etc", ""),
             ("a.png", "x\\..", ""),
             ("a.png", "", "models"),

@@ -1,6 +1,8 @@
 //! Messages that a client of one ComfyUI server gets and a client of a fleet must get too: texts of nodes, every preview, and
 //! states of nodes between the other messages.
 
+use std::time::Duration;
+
 use super::recorded::recorded_messages;
 use super::ws_client::{Heard, WsClient, is_end_of};
 use super::*;
@@ -69,4 +71,39 @@ async fn every_preview_reaches_a_client_that_watches() {
     let heard = everything(&mut client, &id).await;
     let previews = heard.iter().filter(|it| matches!(it, Heard::Binary(bytes) if bytes[..4] == [0, 0, 0, 4]));
     assert_eq!(previews.count(), 3, "one for each step");
+}
+
+/// Clients that know no metadata take the node of a preview from the last `progress`, and some fail without one.
+#[tokio::test]
+async fn preview_follows_the_progress_of_its_step() {
+    let stage = ComfyFixture::fake().await;
+    let mut client = WsClient::open(&stage.plane, "anna").await;
+    let sleep = json!({ "seconds": 0.1, "steps": 5, "preview": true });
+    let id = prompt(&stage, "anna", &picture(14).then("RemudaSleep", sleep).saved()).await;
+    let mut last = Value::Null;
+    let mut steps = Vec::new();
+    for it in everything(&mut client, &id).await {
+        match it {
+            Heard::Text(message) if message["type"] == "progress" => last = message["data"]["value"].clone(),
+            Heard::Binary(_) => steps.push(last.as_f64().expect("a progress before its preview")),
+            Heard::Text(_) | Heard::Closed => {}
+        }
+    }
+    let is_in_order = steps.iter().enumerate().all(|(at, step)| *step > at as f64);
+    assert!(steps.len() == 5 && is_in_order && steps.is_sorted(), "{steps:?}");
+}
+
+/// The worker asks after half a second of silence, and the server's history has the failure before its socket.
+#[tokio::test]
+async fn error_has_its_traceback_although_the_socket_is_late() {
+    let late = Options { trouble: Duration::from_millis(900), ..Options::default() };
+    let stage = ComfyFixture::on(Server::fake(late).await).await;
+    let mut client = WsClient::open(&stage.plane, "anna").await;
+    let id = prompt(&stage, "anna", &picture(15).fault("slow-reader").fail("error").saved()).await;
+    let heard = client.until_done(&id).await;
+    let error =
+        heard.iter().find(|it| it["type"] == "execution_error").unwrap_or_else(|| panic!("{heard:?}"));
+    assert_eq!(error["data"]["exception_type"], "ValueError", "{error}");
+    assert!(!error["data"]["traceback"].as_array().unwrap().is_empty(), "{error}");
+    assert_eq!(entry(&stage, &id).await["status"]["messages"][2][1], error["data"], "at once, and the same");
 }

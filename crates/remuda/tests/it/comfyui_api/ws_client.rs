@@ -32,7 +32,13 @@ impl WsClient {
     }
 
     pub(super) async fn at(plane: &Plane, path: &str) -> WsClient {
-        let (socket, _) = connect_async(format!("ws://{}{path}", plane.address)).await.unwrap();
+        WsClient::connect(&plane.url, path).await
+    }
+
+    /// At a plane or a ComfyUI server.
+    pub(super) async fn connect(url: &str, path: &str) -> WsClient {
+        let address = url.strip_prefix("http://").unwrap();
+        let (socket, _) = connect_async(format!("ws://{address}{path}")).await.unwrap();
         let mut client = WsClient { socket, sid: String::new(), greeted_with: 0 };
         let greeting = client.text().await;
         assert_eq!(greeting["type"], "status", "the greeting comes first: {greeting}");
@@ -64,7 +70,12 @@ impl WsClient {
         loop {
             let message = tokio::time::timeout(patience, self.socket.next()).await.ok()?;
             return Some(match message {
-                Some(Ok(Message::Text(text))) => Heard::Text(serde_json::from_str(&text).unwrap()),
+                // Python writes NaN, which is no JSON.
+                Some(Ok(Message::Text(text))) => Heard::Text(
+                    serde_json::from_str(&text)
+                        .or_else(|_| serde_json::from_str(&text.replace("NaN", "null")))
+                        .unwrap(),
+                ),
                 Some(Ok(Message::Binary(bytes))) => Heard::Binary(bytes.to_vec()),
                 Some(Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_))) => continue,
                 Some(Ok(Message::Close(_)) | Err(_)) | None => Heard::Closed,

@@ -117,7 +117,7 @@ pub(super) fn copies(model: &Value) -> Vec<Value> {
 }
 
 /// Models that compute nothing.
-pub(super) fn stand_ins(folder: &Path) {
+pub(crate) fn stand_ins(folder: &Path) {
     for (name, habits) in [
         ("embed.fake", "text_embedding"),
         ("chat.fake", "text_to_text"),
