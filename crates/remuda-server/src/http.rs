@@ -17,6 +17,7 @@ mod listen;
 mod live;
 mod native;
 mod openai;
+mod openapi;
 mod path;
 mod preview;
 mod reload;

@@ -26,8 +26,10 @@ use crate::workflow_cache::WorkflowCache;
 
 /// Metadata is copied into every event of the job, so it must stay small.
 const METADATA_BYTES_MAX: usize = 4096;
-const KEY_BYTES_MAX: usize = 255;
+const KEY_CHARS_MAX: usize = 255;
 const LABELS_MAX: usize = 64;
+/// Longer than any useful time, and a date that every reader of timestamps understands.
+pub const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// What is submitted beside the workflow.
 #[derive(Clone, Debug)]
@@ -188,8 +190,9 @@ impl Intake {
         fingerprint: impl FnOnce() -> Hash,
     ) -> Result<(Option<IdempotencyKey>, Option<KnownKey>), IntakeError> {
         let Some(key) = key else { return Ok((None, None)) };
-        if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return Err(IntakeError::Invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
+        if key.is_empty() || key.chars().count() > KEY_CHARS_MAX {
+            let message = format!("an idempotency key has 1 to {KEY_CHARS_MAX} characters");
+            return Err(IntakeError::Invalid(message));
         }
         let known = self.store.job_by_key(tenant, key).await?;
         let known = known.map(|(job, fingerprint)| KnownKey { job, fingerprint });
@@ -210,6 +213,10 @@ fn check_sizes(request: &SubmitFields) -> Result<(), IntakeError> {
         return Err(IntakeError::Invalid(format!(
             "metadata has {metadata} bytes; the limit is {METADATA_BYTES_MAX}"
         )));
+    }
+    if request.deadline.is_some_and(|deadline| deadline > DURATION_MAX) {
+        let message = format!("deadline_seconds is more than {} (ten years)", DURATION_MAX.as_secs());
+        return Err(IntakeError::Invalid(message));
     }
     if request.labels.len() > LABELS_MAX {
         let labels = request.labels.len();

@@ -25,7 +25,7 @@ mod job;
 mod job_watch;
 mod jobs;
 mod links;
-mod openapi;
+pub(super) mod openapi;
 mod output;
 mod stream;
 mod submit;
@@ -69,7 +69,6 @@ pub(super) const ROUTES: &[Route] = &[
     route!(GET "/api/v2/jobs/{id}/workflow", Client, jobs::workflow, "Comfy API v2: the workflow of a job"),
     route!(GET "/api/v2/jobs/{id}/events", Client, stream::subscribe, "Comfy API v2: a job's events (SSE); the final status comes last"),
     route!(POST "/api/v2/jobs/{id}/cancel", Client, jobs::cancel, "Comfy API v2: cancel a job; a finished one stays as it is"),
-    route!(GET "/openapi.json", Client, openapi::document, "Comfy API v2 as served here: the contract and its additions"),
 ];
 
 /// Unknown paths below `/api/v2` are answered here, so that the ComfyUI routes below `/api` never stand in for them.

@@ -39,7 +39,8 @@ JSON over HTTP/1.1, by default on `http://127.0.0.1:8288`. On loopback you need 
 address needs TLS and tokens, unless you pass `--insecure`; see [security.md](security.md). Times are UTC, as in
 `2026-11-15T12:03:10.042Z`.
 
-`GET /remuda/v1/openapi.json` describes the native API for tools.
+`GET /openapi.json` describes every API here for tools, in OpenAPI 3.0: parameters, bodies, answers, errors, examples.
+`GET /remuda/v1/openapi.json` is its native part.
 
 ## Tokens
 
@@ -147,9 +148,9 @@ const AFTER_JOIN: &str = r#"
 If the plane has tokens, send one of a worker or an admin. The answer has `incarnation`, `token` and `term`, which go into every
 beat, and the intervals `beat_idle_millis`, `beat_busy_millis` and `lease_millis`. Joining under a known name replaces that
 worker. `machine` and `fleet` say where the worker runs. `stale_after_millis` is how long it may be silent while it holds
-nothing (1 s to 1 day; the answer has intervals to match). `slots: 0` means that it cannot work yet. The worker of a
-rented machine joins with its machine's join token, and joins again with the `token` it got; `machine_retired` (410) and
-`identity_unproven` (403) tell it to stop for good.
+nothing (1 s to 1 day; the answer has intervals to match). `slots: 0` means that it cannot work yet; `slots_max` (at most
+4096) is then the most that its beats will report. The worker of a rented machine joins with its machine's join token, and
+joins again with the `token` it got; `machine_retired` (410) and `identity_unproven` (403) tell it to stop for good.
 
 **Beat** with `POST /remuda/v1/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
 
@@ -275,8 +276,8 @@ fn route_table() -> String {
             let query: Vec<_> = route.query.iter().map(|name| format!("`{name}`")).collect();
             write!(summary, "; query: {}", query.join(", ")).unwrap();
         }
-        if !route.body.is_empty() {
-            write!(summary, "; body: `{}`", route.body).unwrap();
+        if let Some(example) = route.body.example() {
+            write!(summary, "; body: `{example}`").unwrap();
         }
         writeln!(text, "| `{}` | `{}` | {summary} | {} |", route.method, route.path, route.access.as_str())
             .unwrap();

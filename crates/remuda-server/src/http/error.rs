@@ -70,7 +70,11 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         error_code(S::REQUEST_TIMEOUT, "too_slow", "Send the body again, without long pauses."),
         error_code(S::CONFLICT, "ended", "The job has ended; read its state."),
         error_code(S::CONFLICT, "refused", "The state has changed meanwhile; read it, then decide."),
-        error_code(S::CONFLICT, "repeated_join", "A copy of an earlier join; join again with a new `nonce`."),
+        error_code(
+            S::CONFLICT,
+            "repeated_join",
+            "An earlier join, sent twice or come late; join again with a new `nonce` and a higher `join_number`.",
+        ),
         error_code(
             S::CONFLICT,
             "stale_beat",
@@ -89,11 +93,21 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
             "Send less, or raise the limit that the message names.",
         ),
         error_code(
+            S::UNSUPPORTED_MEDIA_TYPE,
+            "wrong_media_type",
+            "Send JSON, with `Content-Type: application/json`.",
+        ),
+        error_code(
             S::RANGE_NOT_SATISFIABLE,
             "range_not_satisfiable",
             "Request a range within the blob: `Content-Range` has its size.",
         ),
         error_code(S::UNPROCESSABLE_ENTITY, "invalid", "Fix the content: the message says what is wrong."),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "out_of_bounds",
+            "A worker sent more than its join agreed on; join again with the right `slots_max`.",
+        ),
         error_code(
             S::UNPROCESSABLE_ENTITY,
             "invalid_workflow",
@@ -291,7 +305,9 @@ impl From<Refusal> for ApiError {
         let message = refusal.to_string();
         let (status, code) = match &refusal {
             Refusal::UnknownJob(_) | Refusal::NothingToRemove { .. } => (StatusCode::NOT_FOUND, "not_found"),
-            Refusal::TooManyAffinities { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+            Refusal::TooManyAffinities { .. } | Refusal::NoService(_) => {
+                (StatusCode::UNPROCESSABLE_ENTITY, "invalid")
+            }
             Refusal::UnknownWorker(_) => (StatusCode::NOT_FOUND, "unknown_worker"),
             Refusal::UnknownMachine(_) | Refusal::UnknownFleet(_) => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::IdentityUnproven(_) => (StatusCode::FORBIDDEN, "identity_unproven"),
@@ -303,6 +319,7 @@ impl From<Refusal> for ApiError {
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             Refusal::RepeatedJoin(_) => (StatusCode::CONFLICT, "repeated_join"),
             Refusal::NoCapability { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "no_capability"),
+            Refusal::OutOfBounds { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "out_of_bounds"),
             Refusal::StaleBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
             Refusal::TooEarly
             | Refusal::StaleAttempt
@@ -408,7 +425,12 @@ impl From<QueryRejection> for ApiError {
 
 impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
-        ApiError::new(rejection.status(), "bad_request", rejection.body_text())
+        let code = match rejection.status() {
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "wrong_media_type",
+            StatusCode::UNPROCESSABLE_ENTITY => "invalid",
+            _ => "bad_request",
+        };
+        ApiError::new(rejection.status(), code, rejection.body_text())
     }
 }
 

@@ -32,7 +32,7 @@ pub(super) use self::why::why;
 use super::comfyui::{FleetCheck, SERVICE as COMFYUI};
 use super::path::Path;
 use super::{ApiError, Caller, Context};
-use crate::intake::{SubmitFields, Submitted, parse_with_attachments};
+use crate::intake::{DURATION_MAX, SubmitFields, Submitted, parse_with_attachments};
 use crate::live::LiveAttempt;
 use crate::plane_handle::PlaneError;
 use remuda_core::wire::live::ProgressSnapshot;
@@ -77,11 +77,6 @@ pub(super) async fn submit(
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let body = read(&body)?;
-    let in_header = headers.get("idempotency-key").map(|key| {
-        key.to_str()
-            .map(str::to_owned)
-            .map_err(|_| ApiError::bad_request("the Idempotency-Key header is not plain text"))
-    });
     let options = JobOptions {
         retry_delay: seconds("retry_delay_seconds", body.retry_delay_seconds)?,
         preferred: body.preferred,
@@ -100,7 +95,7 @@ pub(super) async fn submit(
         deadline: body.deadline_seconds.map(Duration::from_secs),
         attempts_max: body.attempts_max,
         options,
-        idempotency_key: in_header.transpose()?.or(body.idempotency_key),
+        idempotency_key: idempotency_key(&headers, body.idempotency_key)?,
         labels: body.labels,
         metadata: body.metadata,
     };
@@ -119,6 +114,20 @@ pub(super) async fn submit(
     Ok((status, [(header::LOCATION, location)], Json(answer)).into_response())
 }
 
+/// The key of a submission, which may be in the header, in the body, or the same in both.
+fn idempotency_key(headers: &HeaderMap, in_body: Option<String>) -> Result<Option<String>, ApiError> {
+    let Some(in_header) = headers.get("idempotency-key") else { return Ok(in_body) };
+    let in_header = in_header
+        .to_str()
+        .map_err(|_| ApiError::bad_request("the Idempotency-Key header is not plain text"))?;
+    match in_body {
+        Some(in_body) if in_body != in_header => Err(ApiError::invalid(
+            "the Idempotency-Key header and idempotency_key differ: send one of them, or the same key twice",
+        )),
+        Some(_) | None => Ok(Some(in_header.to_owned())),
+    }
+}
+
 /// What a graph is checked against; `None` if the job is not for ComfyUI.
 async fn fleet_check(context: &Context, fields: &SubmitFields) -> Result<Option<FleetCheck>, ApiError> {
     if fields.service.as_ref().is_some_and(|service| service.as_str() != COMFYUI) {
@@ -128,12 +137,9 @@ async fn fleet_check(context: &Context, fields: &SubmitFields) -> Result<Option<
     Ok(Some(context.comfyui.fleet_check(context, waits).await?))
 }
 
-/// Longer than any useful time, and short enough to be added to any timestamp.
-const SECONDS_MAX: f64 = 10.0 * 365.0 * 86_400.0;
-
 fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ApiError> {
     match given {
-        Some(given) if !(0.0..=SECONDS_MAX).contains(&given) => {
+        Some(given) if !(0.0..=DURATION_MAX.as_secs_f64()).contains(&given) => {
             Err(ApiError::invalid(format!("{name} is {given}: a number of seconds, from 0 to ten years")))
         }
         given => Ok(given.map(Duration::from_secs_f64)),
@@ -356,5 +362,23 @@ pub(super) async fn cancel(
             Err(Refusal::Ended { state: life.state.name() }.into())
         }
         Err(other) => Err(other.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_and_body_may_name_one_idempotency_key() {
+        let in_header = HeaderMap::from_iter([("idempotency-key".parse().unwrap(), "a".parse().unwrap())]);
+        let key = |headers: &HeaderMap, in_body: Option<&str>| {
+            idempotency_key(headers, in_body.map(str::to_owned)).map_err(|problem| problem.status)
+        };
+        assert_eq!(key(&HeaderMap::new(), None), Ok(None));
+        assert_eq!(key(&HeaderMap::new(), Some("b")), Ok(Some("b".to_owned())));
+        assert_eq!(key(&in_header, None), Ok(Some("a".to_owned())));
+        assert_eq!(key(&in_header, Some("a")), Ok(Some("a".to_owned())));
+        assert_eq!(key(&in_header, Some("b")), Err(StatusCode::UNPROCESSABLE_ENTITY));
     }
 }

@@ -7,7 +7,6 @@ mod cycles;
 mod fleets;
 mod health;
 pub(super) mod machines;
-mod openapi;
 mod quarantine;
 mod routes;
 mod status;

@@ -25,17 +25,38 @@ mod routing;
 use axum::Router;
 use axum::routing::any;
 
-pub(super) use self::error_format::{PATH_PREFIX, format_error};
+pub(super) use self::error_format::{PATH_PREFIX, error_status, format_error};
 pub use self::routing::LocalModels;
 use super::routes::{Route, route};
 use super::{Context, error};
 
+/// Of a call to a model, beyond those of every route.
+const CALL_ERRORS: &[&str] = &[
+    "invalid_value",
+    "unsupported_parameter",
+    "wrong_model",
+    "model_not_found",
+    "queue_full",
+    "model_failed",
+    "model_unavailable",
+    "stream_diverged",
+    "out_of_memory",
+    "gone",
+    "deadline",
+];
+
 pub(super) const ROUTES: &[Route] = &[
-    route!(POST "/v1/embeddings", Client, embeddings::embed, "OpenAI: a vector for each text"),
-    route!(POST "/v1/chat/completions", Client, chat::complete, "OpenAI: continue a conversation, in one answer or as a stream (SSE)"),
-    route!(POST "/v1/images/generations", Client, images::generate, "OpenAI: images from a text"),
-    route!(GET "/v1/models", Client, models::list, "OpenAI: the models that can answer"),
-    route!(GET "/v1/models/{id}", Client, models::show, "OpenAI: one model"),
+    route!(POST "/v1/embeddings", Client, embeddings::embed, "OpenAI: a vector for each text" => 200 "EmbeddingList")
+        .body("EmbeddingRequest", r#"{"model": "all-minilm-l6-v2", "input": "a wild horse at dawn"}"#)
+        .errors(CALL_ERRORS),
+    route!(POST "/v1/chat/completions", Client, chat::complete, "OpenAI: continue a conversation, in one answer or as a stream (SSE)" => 200 "ChatCompletion", 200 "text/event-stream")
+        .body("ChatRequest", r#"{"model": "smollm2-135m", "messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16}"#)
+        .errors(CALL_ERRORS),
+    route!(POST "/v1/images/generations", Client, images::generate, "OpenAI: images from a text" => 200 "ImageList")
+        .body("ImageRequest", r#"{"model": "sd-turbo", "prompt": "a wild horse at dawn", "size": "512x512"}"#)
+        .errors(CALL_ERRORS),
+    route!(GET "/v1/models", Client, models::list, "OpenAI: the models that can answer" => 200 "OpenaiModelList"),
+    route!(GET "/v1/models/{id}", Client, models::show, "OpenAI: one model" => 200 "OpenaiModel").errors(&["model_not_found"]),
 ];
 
 /// Unknown paths below `/v1` are answered here, so that the web interface's files never stand in for them.

@@ -1,5 +1,5 @@
 //! The route table. Each surface (`native`, `openai`, `comfy_v2`, `comfyui`) lists its routes once; the router, the access
-//! rules, `docs/http.md` and the OpenAPI document of the native API all follow from these lists.
+//! rules, `docs/http.md` and the OpenAPI document all follow from these lists.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -18,9 +18,13 @@ pub(super) struct Route {
     pub(super) summary: &'static str,
     /// Query parameters it accepts.
     pub(super) query: &'static [&'static str],
-    /// An example of the JSON body it expects; empty if it takes none, or another kind of body.
-    pub(super) body: &'static str,
-    /// Error codes beyond those that every route may answer with.
+    /// Request headers that change its answer.
+    pub(super) headers: &'static [&'static str],
+    pub(super) body: RequestBody,
+    /// Answers other than errors: a status, and the schema of a JSON body, a media type, or nothing. Empty for routes of
+    /// Comfy API v2, whose contract has them.
+    pub(super) answers: &'static [(u16, &'static str)],
+    /// Error codes beyond those that every route of its kind may answer with.
     pub(super) errors: &'static [&'static str],
     /// The action's name in the audit log; empty if it is not logged.
     pub(super) audit: &'static str,
@@ -29,16 +33,44 @@ pub(super) struct Route {
     pub(super) handler: fn() -> MethodRouter<Context>,
 }
 
-/// `route!(POST "/remuda/v1/jobs", Client, jobs::submit, "Submit a job")`.
+/// What a route reads from the body of a request. Schemas are those of the OpenAPI document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RequestBody {
+    None,
+    Json {
+        schema: &'static str,
+        example: &'static str,
+        is_required: bool,
+    },
+    /// `multipart/form-data`.
+    Form(&'static str),
+    /// Any bytes of these media types.
+    Bytes(&'static [&'static str]),
+}
+
+#[cfg(test)]
+impl RequestBody {
+    /// An example of a JSON body.
+    pub(super) fn example(self) -> Option<&'static str> {
+        match self {
+            RequestBody::Json { example, .. } => Some(example),
+            RequestBody::None | RequestBody::Form(_) | RequestBody::Bytes(_) => None,
+        }
+    }
+}
+
+/// `route!(POST "/remuda/v1/jobs", Client, jobs::submit, "Submit a job" => 201 "Submitted")`.
 macro_rules! route {
-    ($method:ident $path:literal, $access:ident, $handler:path, $summary:literal) => {
+    ($method:ident $path:literal, $access:ident, $handler:path, $summary:literal $(=> $($status:literal $content:literal),+)?) => {
         $crate::http::routes::Route {
             method: stringify!($method),
             path: $path,
             access: $crate::http::access::Access::$access,
             summary: $summary,
             query: &[],
-            body: "",
+            headers: &[],
+            body: $crate::http::routes::RequestBody::None,
+            answers: &[$($(($status, $content)),+)?],
             errors: &[],
             audit: "",
             is_streamed: false,
@@ -54,8 +86,28 @@ impl Route {
         self
     }
 
-    pub(super) const fn body(mut self, body: &'static str) -> Route {
-        self.body = body;
+    pub(super) const fn headers(mut self, headers: &'static [&'static str]) -> Route {
+        self.headers = headers;
+        self
+    }
+
+    pub(super) const fn body(mut self, schema: &'static str, example: &'static str) -> Route {
+        self.body = RequestBody::Json { schema, example, is_required: true };
+        self
+    }
+
+    pub(super) const fn optional_body(mut self, schema: &'static str, example: &'static str) -> Route {
+        self.body = RequestBody::Json { schema, example, is_required: false };
+        self
+    }
+
+    pub(super) const fn form(mut self, schema: &'static str) -> Route {
+        self.body = RequestBody::Form(schema);
+        self
+    }
+
+    pub(super) const fn bytes(mut self, media_types: &'static [&'static str]) -> Route {
+        self.body = RequestBody::Bytes(media_types);
         self
     }
 
@@ -82,7 +134,9 @@ impl Route {
             access,
             summary: "",
             query: &[],
-            body: "",
+            headers: &[],
+            body: RequestBody::None,
+            answers: &[],
             errors: &[],
             audit: "",
             is_streamed: false,
@@ -157,8 +211,8 @@ mod tests {
             for code in route.errors {
                 assert!(ERROR_CODES.iter().any(|it| it.code == *code), "{name}: unknown error code {code}");
             }
-            if !route.body.is_empty() {
-                serde_json::from_str::<serde_json::Value>(route.body)
+            if let Some(example) = route.body.example() {
+                serde_json::from_str::<serde_json::Value>(example)
                     .unwrap_or_else(|error| panic!("{name}: its example body is no JSON: {error}"));
             }
         }

@@ -28,7 +28,6 @@ use crate::shutdown::stopped;
 
 /// The longest a beat is held: below the idle timeout of common proxies.
 const WAIT_MAX: Duration = Duration::from_secs(25);
-const SLOTS_MAX: u32 = 4096;
 
 pub(super) async fn join(
     State(context): State<Context>,
@@ -36,13 +35,6 @@ pub(super) async fn join(
     join: Result<Json<JoinRequest>, JsonRejection>,
 ) -> Result<(StatusCode, Extension<AuditTarget>, Json<JoinReply>), ApiError> {
     let Json(join) = join?;
-    // Zero: it cannot work yet, and a later beat will say when it can.
-    if join.slots > SLOTS_MAX {
-        return Err(ApiError::invalid(format!("a worker has at most {SLOTS_MAX} slots, not {}", join.slots)));
-    }
-    if join.services.is_empty() {
-        return Err(ApiError::invalid("a worker offers at least one service"));
-    }
     caller.may_join_as(&join.worker, join.machine.as_ref())?;
     let proof = caller.proof();
     if let JoinProof::PreviousToken(credential) = proof {

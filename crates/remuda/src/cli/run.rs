@@ -118,7 +118,7 @@ struct Submission<'a> {
 /// Jobs whose files are fetched at the same time; more would only share the same bandwidth.
 const DOWNLOADS_MAX: usize = 4;
 /// 128 + SIGINT, as in shells.
-const INTERRUPTED: u8 = 130;
+pub(super) const INTERRUPTED: u8 = 130;
 
 /// Says which nodes of the graph are invalid: what depends on them does not run.
 fn warn_of_left_out(submitted: &[Value]) {

@@ -176,13 +176,13 @@ async fn malformed_submission_explains_format() {
         (r#"{"workflow":{"n":1},"tenant":"a/b"}"#, 422, &[]),
         (r#"{"workflow":{"n":1},"deadline_seconds":-1}"#, 422, &["-1"]),
         (r#"{"workflow":{"n":1},"labels":[]}"#, 422, &[]),
-        (r#"{"workflow":{"n":1},"idempotency_key":""}"#, 422, &["1 to 255 bytes"]),
+        (r#"{"workflow":{"n":1},"idempotency_key":""}"#, 422, &["1 to 255 characters"]),
         (r#"{"priority":1}"#, 422, &["missing field `workflow`"]),
         (r#"{"workflow":[]}"#, 422, &["a workflow is a JSON object"]),
         (r#"{"workflow":{}}"#, 422, &["empty"]),
         (r#""hello""#, 422, &["a submission is an object with"]),
         (&metadata, 422, &["metadata", "4096"]),
-        (&key, 422, &["1 to 255 bytes"]),
+        (&key, 422, &["1 to 255 characters"]),
     ])
     .await;
 }
@@ -296,8 +296,11 @@ async fn extreme_numbers_do_no_harm() {
     // Longer than any allowed wait: cut to the maximum, and answered when there is work.
     let line = tokio::spawn(answered(hand.beat(&json!([]), &json!([]), 1e300)));
     let last = u64::MAX;
-    let job =
-        plane.submit_as(json!({ "workflow": { "n": 1 }, "deadline_seconds": last, "attempts_max": 0 })).await;
+    let submission =
+        |seconds: u64| json!({ "workflow": { "n": 1 }, "deadline_seconds": seconds, "attempts_max": 0 });
+    let (status, refused) = plane.post("/remuda/v1/jobs", &submission(last)).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{refused}");
+    let job = plane.submit_as(submission(315_360_000)).await;
     let (status, reply) = line.await.unwrap();
     assert_eq!((status, &reply["start"][0]["job"]), (StatusCode::OK, &json!(job)));
     let held = json!([{ "job": job, "attempt": 1, "progress": 1e30, "step": last }]);

@@ -29,6 +29,8 @@ const ID_BYTES: usize = 6;
 /// 256 bits.
 const SECRET_BYTES: usize = 32;
 const NAME_CHARS_MAX: usize = 100;
+/// A hundred years: a token that is valid for longer has no expiry.
+const LIFETIME_SECONDS: std::ops::RangeInclusive<u64> = 1..=100 * 365 * 86_400;
 /// All tokens are in memory; more than this is a mistake.
 pub(super) const TOKENS_MAX: usize = 10_000;
 
@@ -122,8 +124,8 @@ impl Token {
         if wanted.role != Role::Worker && !wanted.workers.is_empty() {
             return unfit("only a worker's token is bound to names of workers");
         }
-        if wanted.expires_seconds == Some(0) {
-            return unfit("a token must be valid for at least one second");
+        if wanted.expires_seconds.is_some_and(|seconds| !LIFETIME_SECONDS.contains(&seconds)) {
+            return unfit("a token is valid for one second to a hundred years (expires_seconds)");
         }
         let id = random_hex(ID_BYTES)?;
         let name = wanted.name.unwrap_or_else(|| format!("{}-{id}", wanted.role));

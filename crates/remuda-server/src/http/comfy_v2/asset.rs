@@ -18,10 +18,10 @@ use super::super::{ApiError, Caller, Context, comfyui};
 use super::links::Links;
 use super::output;
 
-const FILE_PATH_BYTES_MAX: usize = 4096;
+const FILE_PATH_CHARS_MAX: usize = 4096;
 const CONTENT_TYPE_BYTES_MAX: usize = 255;
 const TAGS_MAX: usize = 32;
-const TAG_BYTES_MAX: usize = 128;
+const TAG_CHARS_MAX: usize = 128;
 /// In seconds, as the contract specifies.
 const EXPIRES_IN_SECONDS: std::ops::RangeInclusive<u64> = 60..=604_800;
 
@@ -66,9 +66,11 @@ impl AssetFields {
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let refuse = |message: String| Err(ApiError::invalid(message));
         let path = self.file_path.as_deref();
-        if path.is_some_and(|path| path.is_empty() || path.len() > FILE_PATH_BYTES_MAX || path.contains('\0'))
-        {
-            return refuse(format!("file_path has 1 to {FILE_PATH_BYTES_MAX} bytes, and no NUL among them"));
+        let is_within = |text: &str, max: usize| !text.is_empty() && text.chars().count() <= max;
+        if path.is_some_and(|path| !is_within(path, FILE_PATH_CHARS_MAX) || path.contains('\0')) {
+            return refuse(format!(
+                "file_path has 1 to {FILE_PATH_CHARS_MAX} characters, and no NUL among them"
+            ));
         }
         let is_type = |text: &str| {
             text.len() <= CONTENT_TYPE_BYTES_MAX
@@ -78,10 +80,8 @@ impl AssetFields {
         if !self.content_type.as_deref().is_none_or(is_type) {
             return refuse("content_type is a media type such as image/png".to_owned());
         }
-        if self.tags.len() > TAGS_MAX
-            || self.tags.iter().any(|tag| tag.is_empty() || tag.len() > TAG_BYTES_MAX)
-        {
-            return refuse(format!("at most {TAGS_MAX} tags of 1 to {TAG_BYTES_MAX} bytes each"));
+        if self.tags.len() > TAGS_MAX || self.tags.iter().any(|tag| !is_within(tag, TAG_CHARS_MAX)) {
+            return refuse(format!("at most {TAGS_MAX} tags of 1 to {TAG_CHARS_MAX} characters each"));
         }
         if self.expires_in.is_some_and(|seconds| !EXPIRES_IN_SECONDS.contains(&seconds)) {
             let (least, most) = (EXPIRES_IN_SECONDS.start(), EXPIRES_IN_SECONDS.end());

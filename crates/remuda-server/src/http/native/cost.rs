@@ -52,13 +52,14 @@ enum GroupBy {
 impl CostQuery {
     fn window(&self, now: Timestamp) -> Result<CostWindow, ApiError> {
         let until = self.until.map_or(now, |millis| Timestamp::from_millis(millis).min(now));
-        let from =
-            self.from.map_or(until.minus(DEFAULT_WINDOW), Timestamp::from_millis).max(now.minus(BACK_MAX));
-        if from >= until {
+        let from = self.from.map(Timestamp::from_millis);
+        if from.is_some_and(|from| from >= until) {
             return Err(ApiError::bad_request(
                 "the window ends before it begins: from= and until= are milliseconds since 1970",
             ));
         }
+        // A window before anything was stored is empty.
+        let from = from.unwrap_or(until.minus(DEFAULT_WINDOW)).max(now.minus(BACK_MAX)).min(until);
         if self.by == GroupBy::Hour && until.since(from) > HOURS_MAX {
             return Err(ApiError::bad_request(
                 "by hour, the window is three days at most: choose a shorter one, or by fleet",
@@ -163,4 +164,24 @@ fn jobs(bill: &Bill) -> Vec<Value> {
         .iter()
         .map(|(job, tenant, cost)| json!({ "job": job, "tenant": tenant, "cost_dollars": dollars(*cost) }));
     shown.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_before_anything_was_stored_is_empty_and_a_reversed_one_is_refused() {
+        let now = Timestamp::from_millis(100 * 86_400_000);
+        let window = |from, until| CostQuery { from, until, by: GroupBy::Fleet }.window(now);
+        let whole = window(None, None).unwrap();
+        assert_eq!((whole.from, whole.until), (now.minus(DEFAULT_WINDOW), now));
+        for (from, until) in [(None, Some(0)), (Some(1), Some(2))] {
+            let window = window(from, until).unwrap();
+            assert_eq!(window.from, window.until, "{from:?} {until:?}");
+        }
+        for (from, until) in [(Some(2), Some(1)), (Some(u64::MAX), None)] {
+            assert_eq!(window(from, until).unwrap_err().status, 400, "{from:?} {until:?}");
+        }
+    }
 }

@@ -13,17 +13,17 @@ pub(in crate::http) const PATH_PREFIX: &str = "/v1";
 /// Formats the error of a response, if it has one; any other response stays as it is.
 pub(in crate::http) fn format_error(mut response: Response) -> Response {
     let Some(problem) = response.extensions_mut().remove::<ApiError>() else { return response };
-    let replaced = (status(&problem), Json(error_body(&problem))).into_response();
+    let replaced = Json(error_body(&problem)).into_response();
     // Other headers, such as Retry-After, stay as they are.
-    *response.status_mut() = status(&problem);
+    *response.status_mut() = error_status(problem.status);
     response.headers_mut().remove(header::CONTENT_LENGTH);
     *response.body_mut() = replaced.into_body();
     response
 }
 
 /// OpenAI has one status for invalid requests.
-fn status(problem: &ApiError) -> StatusCode {
-    match problem.status {
+pub(in crate::http) fn error_status(status: StatusCode) -> StatusCode {
+    match status {
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
         status => status,
     }
@@ -59,10 +59,10 @@ mod tests {
         let mut wrong = ApiError::bad_request("n is 2");
         wrong.detail = json!({ "param": "n" });
         assert_eq!(
-            (&error_body(&wrong)["error"]["param"], status(&wrong)),
+            (&error_body(&wrong)["error"]["param"], error_status(wrong.status)),
             (&json!("n"), StatusCode::BAD_REQUEST)
         );
-        assert_eq!(status(&ApiError::invalid("…")), StatusCode::BAD_REQUEST);
+        assert_eq!(error_status(ApiError::invalid("…").status), StatusCode::BAD_REQUEST);
         let stranger = ApiError::new(StatusCode::UNAUTHORIZED, "no_token", "…");
         assert_eq!(error_body(&stranger)["error"]["code"], "invalid_api_key");
     }

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
 use super::super::ApiError;
+use crate::intake::DURATION_MAX;
 
 /// The fields of a JSON object.
 #[derive(Debug)]
@@ -54,10 +55,10 @@ impl RequestFields {
         }
     }
 
-    pub(super) fn number(&mut self, name: &str, min: f32, max: f32) -> Result<Option<f32>, ApiError> {
+    pub(super) fn number(&mut self, name: &str, min: f64, max: f64) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
-        match value.as_f64().map(|number| number as f32).filter(|number| (min..=max).contains(number)) {
-            Some(number) => Ok(Some(number)),
+        match value.as_f64().filter(|number| (min..=max).contains(number)) {
+            Some(number) => Ok(Some(number as f32)),
             None => Err(invalid_field(name, &format!("is a number from {min} to {max}, not {value}"))),
         }
     }
@@ -75,7 +76,7 @@ impl RequestFields {
 
     /// The caller's timeout, capped by ours.
     pub(super) fn timeout(&mut self, timeout_max: Duration) -> Result<Duration, ApiError> {
-        let fields = self.number("deadline_seconds", 0.001, f32::MAX)?;
+        let fields = self.number("deadline_seconds", 0.001, DURATION_MAX.as_secs_f64())?;
         let fields = fields.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
         Ok(fields.map_or(timeout_max, |fields| fields.min(timeout_max)))
     }

@@ -9,7 +9,7 @@ use super::super::request_fields::{RequestFields, invalid_field, is_falsy};
 const STOPS_MAX: usize = 4;
 const MESSAGES_MAX: usize = 4096;
 /// OpenAI's limits.
-const TEMPERATURE_MAX: f32 = 2.0;
+const TEMPERATURE_MAX: f64 = 2.0;
 const TOKENS_MAX: u64 = u32::MAX as u64;
 
 /// How an answer is streamed.
