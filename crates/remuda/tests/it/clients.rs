@@ -8,4 +8,5 @@ mod fleet;
 mod fuzzed;
 mod sdks;
 mod stock;
+mod suites;
 pub(crate) mod tools;

@@ -29,6 +29,7 @@ pub(super) struct Fleet {
 pub(super) struct Seat {
     name: &'static str,
     server: Process,
+    server_url: String,
     _worker: Process,
 }
 
@@ -65,6 +66,11 @@ impl Fleet {
             .await;
         }
         Fleet { plane, seats }
+    }
+
+    /// The address of a server behind it.
+    pub(super) fn server_url(&self) -> &str {
+        &self.seats[0].server_url
     }
 
     /// Kills the server that has the job, as soon as some of it is done; the other one has to do it.
@@ -105,27 +111,34 @@ impl Seat {
         let mut fake = remuda(plane.folder());
         let mut server = Process::start(name, fake.args(["fake", "comfyui", "--listen", "127.0.0.1:0"]));
         let ready = server.line("ready: ").await.expect("the server should start");
+        let server_url = ready.split("ready: ").nth(1).unwrap().to_owned();
         let mut worker = remuda(plane.folder());
         worker.args(["worker", "--url", &plane.url, "--name", name]);
-        worker.args(["--comfyui", ready.split("ready: ").nth(1).unwrap()]);
+        worker.args(["--comfyui", &server_url]);
         for setting in AGENT {
             worker.args(["--set", setting]);
         }
         if !token.is_empty() {
             worker.env("REMUDA_TOKEN", token);
         }
-        Seat { name, server, _worker: Process::start(name, &mut worker) }
+        Seat { name, server, server_url, _worker: Process::start(name, &mut worker) }
     }
 }
 
-/// A folder for a client, with these files of ours and the workflow in it.
-pub(super) fn folder(tools: &Tools, plane: &Plane, files: &[&str]) -> PathBuf {
+/// A folder for a client, with these files of ours in it.
+pub(super) fn client_folder(plane: &Plane, files: &[&str]) -> PathBuf {
     let folder = plane.folder().join("client");
-    std::fs::create_dir(&folder).unwrap();
-    for file in [files, &["workflow_api.json"]].concat() {
+    std::fs::create_dir_all(&folder).unwrap();
+    for file in files {
         let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients").join(file);
         std::fs::copy(ours, folder.join(file)).unwrap();
     }
+    folder
+}
+
+/// The same with the workflow and the packages for Node.
+pub(super) fn folder(tools: &Tools, plane: &Plane, files: &[&str]) -> PathBuf {
+    let folder = client_folder(plane, &[files, &["workflow_api.json"]].concat());
     std::os::unix::fs::symlink(&tools.modules, folder.join("node_modules")).unwrap();
     folder
 }

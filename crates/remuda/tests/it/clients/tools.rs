@@ -1,5 +1,5 @@
 //! What the clients need to run: Python with its packages, Node with its packages, and a browser, in the versions that
-//! `requirements.txt` and `package-lock.json` name. `tests/prepare` fetches them; without them these tests are skipped.
+//! `requirements.txt`, `suites.txt` and `package-lock.json` name. `tests/prepare` fetches them; without them these tests are skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,6 +7,7 @@ use std::process::Command;
 use remuda_testkit::{prepared, program, tools_folder};
 
 const PYTHON_PACKAGES: &str = include_str!("requirements.txt");
+const SUITES_PACKAGES: &str = include_str!("suites.txt");
 const NODE_PACKAGES: &str = include_str!("package-lock.json");
 
 /// The Python package that carries Node: one client needs a newer Node than Debian has.
@@ -43,6 +44,16 @@ impl Tools {
 /// The Python in which OpenAI's client is installed; without it the test is skipped.
 pub(crate) fn openai_python(packages: &str) -> Option<PathBuf> {
     Some(prepared("openai-python", packages)?.join("bin/python"))
+}
+
+/// The Python with the clients of `suites.txt`; without it the test is skipped.
+pub(super) fn suites_python() -> Option<PathBuf> {
+    Some(prepared("suites-python", SUITES_PACKAGES)?.join("bin/python"))
+}
+
+/// The source of ComfyScript, which has its tests; without it the test is skipped.
+pub(super) fn comfy_script_source() -> Option<PathBuf> {
+    prepared("comfy-script-source", SUITES_PACKAGES)
 }
 
 /// Debian's chromium; without it the test is skipped.
