@@ -115,6 +115,8 @@ pub struct Agent {
     /// The service is ready or being prepared; before that there is nothing to join with.
     has_started: bool,
     stopping: Stopping,
+    /// When it was asked to stop, other than by its plane.
+    stopped_at: Option<Timestamp>,
     /// When the attempts still held are handed back.
     stop_deadline: Option<Timestamp>,
     /// When the plane last answered.
@@ -188,6 +190,7 @@ impl Agent {
             check: None,
             has_started: false,
             stopping: Stopping::No,
+            stopped_at: None,
             stop_deadline: None,
             contact_at: now,
             health: Health::default(),

@@ -1,5 +1,6 @@
-//! How an agent exits: it was asked to stop (within its notice), another process took its name, the plane retired its
-//! machine, or the plane has not answered for so long that no plane may be left to return the machine.
+//! How an agent exits: it was asked to stop (within its notice, and soon if no plane answers), another process took its
+//! name, the plane retired its machine, or the plane has not answered for so long that no plane may be left to return the
+//! machine.
 
 use std::time::Duration;
 
@@ -11,6 +12,11 @@ const HAND_BACK: Duration = Duration::from_secs(3);
 /// A long silence only counts after this many failed calls in a row: after a pause of this process none was made yet.
 const FAILURES_MIN: u32 = 3;
 
+/// How long a worker that was asked to stop waits for a plane that does not answer: one default lease. After that the
+/// plane has given its attempts up, or is away itself; waiting longer would make the process outlive its supervisor's
+/// patience (90 s under systemd), and a person would have to ask twice.
+const DRAIN_SILENCE_MAX: Duration = Duration::from_secs(30);
+
 impl Agent {
     /// First call: finish the held attempts. Second call: leave now.
     pub(super) fn stop(&mut self, now: Timestamp) {
@@ -21,12 +27,13 @@ impl Agent {
         let notice = self.settings.deadlines.notice;
         let stop_deadline = notice.map(|notice| now.plus(notice.saturating_sub(HAND_BACK.min(notice / 2))));
         self.stop_deadline = self.stop_deadline.or(stop_deadline);
+        self.stopped_at = self.stopped_at.or(Some(now));
         self.beat_due = true;
     }
 
-    /// Applies the two deadlines that end the agent.
+    /// Applies the deadlines that end the agent.
     pub(super) fn check_shutdown(&mut self, now: Timestamp) {
-        if self.stopping == Stopping::Draining && self.stop_deadline.is_some_and(|at| at <= now) {
+        if self.drained_by().is_some_and(|at| at <= now) {
             self.stopping = Stopping::Now;
         }
         let is_abandoned = self.abandoned_at().is_some_and(|at| at <= now);
@@ -38,13 +45,28 @@ impl Agent {
 
     /// When `check_shutdown` is due.
     pub(super) fn shutdown_at(&self) -> Option<Timestamp> {
-        let stop_deadline = self.stop_deadline.filter(|_| self.stopping == Stopping::Draining);
         match self.membership {
             Membership::Exited => None,
             Membership::Unjoined | Membership::Joining | Membership::Member { .. } => {
-                [stop_deadline, self.abandoned_at()].into_iter().flatten().min()
+                [self.drained_by(), self.abandoned_at()].into_iter().flatten().min()
             }
         }
+    }
+
+    /// When a worker that drains leaves, whatever it still holds.
+    fn drained_by(&self) -> Option<Timestamp> {
+        if self.stopping != Stopping::Draining {
+            return None;
+        }
+        let is_unheard = match self.membership {
+            Membership::Unjoined | Membership::Joining => true,
+            Membership::Member { .. } => self.failures >= FAILURES_MIN,
+            Membership::Exited => false,
+        };
+        // A drain that the plane has ordered is the plane's to bound.
+        let stopped_at = self.stopped_at.filter(|_| is_unheard);
+        let silence = stopped_at.map(|at| at.max(self.contact_at).plus(DRAIN_SILENCE_MAX));
+        [self.stop_deadline, silence].into_iter().flatten().min()
     }
 
     /// When the plane counts as gone for good.

@@ -94,6 +94,55 @@ fn a_notice_ends_also_where_no_plane_answers() {
     );
 }
 
+/// Faults: A13. The plane is away, and the worker has a result that no plane settles: one signal is enough.
+#[test]
+fn a_stop_ends_also_where_the_plane_is_away() {
+    let ended = || AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
+    // With a result to report, and with an attempt that goes on.
+    for is_finished in [true, false] {
+        let mut agent = busy(AgentDeadlines::default());
+        let (mut now, mut seq) = (100, 2);
+        if is_finished {
+            // Overtakes beat 2.
+            check(&mut agent, vec![(now, ended(), &["beat 3: 0 held, 1 finished, wait 0 s"])]);
+            seq = 3;
+        }
+        let mut effects = agent.step(at(now), unreachable(seq));
+        effects.append(&mut agent.step(at(1000), AgentEvent::Stop));
+        now = 1000;
+        while !told(&effects).iter().any(|effect| effect == "exit Stopped") {
+            for effect in &effects {
+                if let AgentEffect::Beat { beat, .. } = effect {
+                    seq = beat.seq;
+                }
+            }
+            effects = agent.step(at(now), unreachable(seq));
+            effects.retain(|effect| !told(std::slice::from_ref(effect)).is_empty());
+            if effects.is_empty() {
+                let wake = agent.wake_at().as_millis();
+                assert!(wake <= 31_000, "it waits until {wake} ms");
+                now = wake;
+                effects = agent.step(at(now), AgentEvent::Tick);
+            }
+        }
+        assert_eq!(now, 31_000, "a lease after the signal");
+        assert_eq!(told(&effects).contains(&"cancel 7 1".to_owned()), !is_finished);
+    }
+}
+
+/// Faults: A13. A plane that answers decides how long a drain takes.
+#[test]
+fn a_long_attempt_is_finished_while_the_plane_answers() {
+    let mut agent = busy(AgentDeadlines::default());
+    let mut effects = agent.step(at(1000), AgentEvent::Stop);
+    for now in (2..4000).map(|second| second * 1000) {
+        if let Some(AgentEffect::Beat { beat, .. }) = effects.last() {
+            effects = agent.step(at(now), reply(beat.seq, BeatReply { drain: true, ..BeatReply::default() }));
+        }
+        assert!(!told(&effects).iter().any(|effect| effect == "exit Stopped"), "it left after {now} ms");
+    }
+}
+
 /// Faults: P12.
 #[test]
 fn who_has_no_contact_for_too_long_ends_with_all_it_holds() {
