@@ -87,7 +87,10 @@ pub struct ServeSettings {
     pub depth_max: usize,
     /// Nodes in one workflow.
     pub nodes_max: usize,
+    /// Connections of clients.
     pub connections_max: usize,
+    /// Connections of workers, which clients cannot take.
+    pub worker_connections_max: usize,
     /// Event streams open at once; each holds a connection.
     pub streams_max: usize,
     /// Largest blob.
@@ -162,8 +165,10 @@ impl ResolvedConfig {
                 client_priority_max: 10,
                 depth_max: 64,
                 nodes_max: 10_000,
-                connections_max: 1024,
-                // A quarter of the connections: streams must leave room for submissions.
+                connections_max: 4096,
+                // 5,000 workers, each with a beat and a report or a transfer at once, and some that reconnect.
+                worker_connections_max: 12_000,
+                // A sixteenth of the connections: streams must leave room for submissions.
                 streams_max: 256,
                 // A minute of uncompressed video, or several minutes of encoded video.
                 blob_bytes_max: 2 << 30,

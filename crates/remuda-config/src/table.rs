@@ -290,7 +290,13 @@ const LIMITS: &[Key] = &[
         "limits.connections_max",
         slot!(serve.connections_max),
         number(1, 1_000_000),
-        "Connections open at once.",
+        "Connections of clients open at once; further ones get 503. Workers and admins have their own.",
+    ),
+    Key::new(
+        "limits.worker_connections_max",
+        slot!(serve.worker_connections_max),
+        number(1, 1_000_000),
+        "Connections of workers open at once; a worker needs about two.",
     ),
     Key::new(
         "limits.streams_max",

@@ -36,7 +36,7 @@ pub use self::context::Context;
 pub use self::error::ApiError;
 use self::error::unexpected_answer;
 pub use self::events::event_json;
-pub use self::listen::{Listening, listen};
+pub use self::listen::{ConnectionPlaces, Listening, listen, raise_open_files_limit};
 pub use self::openai::LocalModels;
 pub use self::reload::Reload;
 

@@ -217,11 +217,11 @@ impl Parts<'_> {
             listener_check::run(listener_plane.clone(), address, has_tls, until.clone(), ticker)
         });
 
-        let (router, settings, listening) =
-            (http::router(context.clone()), serve.clone(), Arc::new(listening));
+        let (router, places, listening) =
+            (http::router(context.clone()), context.access.places.clone(), Arc::new(listening));
         tasks.spawn(HTTP_TASK, "accepts connections", move |ticker| {
-            let (router, settings, tls) = (router.clone(), settings.clone(), tls.clone());
-            listening.clone().serve(router, settings, tls, stopping.clone(), ticker)
+            let (router, places, tls) = (router.clone(), places.clone(), tls.clone());
+            listening.clone().serve(router, places, tls, stopping.clone(), ticker)
         });
     }
 }

@@ -58,7 +58,7 @@ pub(crate) async fn measure(
     options: &FleetBenchOptions,
     data: &Path,
 ) -> anyhow::Result<()> {
-    let places = format!("limits.connections_max={}", options.workers + 500);
+    let places = format!("limits.worker_connections_max={}", options.workers + 500);
     let plane = PlaneProcess::start_with(data, &[places]).await?;
     let result = crowd(table, options, &plane).await;
     plane.kill().await?;

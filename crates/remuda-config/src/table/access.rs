@@ -34,7 +34,7 @@ pub(super) const ACCESS: &[Key] = &[
         "limits.connections_per_address_max",
         slot!(serve.access.connections_per_address_max),
         number(0, 1_000_000),
-        "Connections open at once per address; 0 means 256, and no limit for this machine.",
+        "Connections of clients open at once per address; 0 means 256, and no limit for this machine. Workers are not counted.",
     ),
     Key::new(
         "limits.streams_per_token_max",

@@ -38,7 +38,7 @@ use self::credential::credential;
 use self::guard::{Counted, Guard};
 use self::origin::Origins;
 use self::token_store::{Entry, TokenStore, is_credential};
-use super::listen::{ConnectionEnd, Peer};
+use super::listen::{ConnectionClass, ConnectionPlace, ConnectionPlaces, Peer};
 use super::routes::{self, Route};
 use super::{ApiError, Context, body};
 use crate::audit::{Audit, Note};
@@ -74,6 +74,8 @@ pub struct AccessControl {
     client_priority_max: i8,
     guard: Guard,
     origins: Origins,
+    /// Who may keep a connection open.
+    pub places: ConnectionPlaces,
     pub audit: Audit,
     pub tls: Option<Tls>,
 }
@@ -111,6 +113,7 @@ impl AccessControl {
             client_priority_max: i8::try_from(settings.client_priority_max).unwrap_or(i8::MAX),
             guard: Guard::new(access.requests_per_second, access.streams_per_token_max),
             origins,
+            places: ConnectionPlaces::new(settings),
             audit,
             tls,
         })
@@ -302,7 +305,7 @@ impl From<ApiError> for RefusedRequest {
 /// What access decisions need of a request.
 struct RequestInfo {
     from: IpAddr,
-    connection: Option<Arc<ConnectionEnd>>,
+    connection: Option<Arc<ConnectionPlace>>,
     /// It offers the WebSocket protocol `remuda`.
     offers_remuda: bool,
     route: &'static Route,
@@ -319,7 +322,7 @@ impl RequestInfo {
         let matched_path = request.extensions().get::<MatchedPath>().cloned();
         RequestInfo {
             from: peer.as_ref().map_or(HERE, |peer| peer.address.ip().to_canonical()),
-            connection: peer.map(|peer| peer.end),
+            connection: peer.map(|peer| peer.place),
             offers_remuda: credential::offers_remuda(request.headers()),
             route: routes::find(request.method().as_str(), matched_path.as_ref().map(MatchedPath::as_str)),
             method: request.method().clone(),
@@ -333,6 +336,13 @@ impl RequestInfo {
         let matched = self.matched_path.as_ref()?.as_str();
         let rest = self.path.strip_prefix("/remuda/v1/jobs/")?;
         matched.starts_with("/remuda/v1/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
+    }
+
+    /// Its credential is not a worker's: its connection is one without a request again.
+    fn disprove_connection(&self) {
+        if let Some(connection) = &self.connection {
+            connection.disprove();
+        }
     }
 
     fn note(&self, now: Timestamp, who: String, what: &'static str, outcome: String) -> Note {
@@ -363,11 +373,15 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
         Ok(caller) => caller,
         Err(refused) => return refuse(access, &request_info, now, refused).await,
     };
+    if let Err(problem) = claim_place(&request_info, &caller, secret.as_ref()) {
+        return last_answer(problem.into_response());
+    }
     if (caller.is_joined() && request_info.route.access == Access::AnyToken || caller.is_former())
         && let Some(secret) = &secret
         && !has_joined(&context, secret).await
     {
         if !access.is_open() {
+            request_info.disprove_connection();
             let refused = access.bad_token(&request_info, secret, now).into();
             return refuse(access, &request_info, now, refused).await;
         }
@@ -388,6 +402,9 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
     };
     let mut response =
         revocation::until_revoked(access, &request_info, &caller, context.plane.clock, answer).await;
+    if caller.is_joined() && matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) {
+        request_info.disprove_connection();
+    }
     if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
         // The plane knows no worker with this credential.
         if let Some(secret) = &secret {
@@ -410,6 +427,40 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
     if let Some(origin) = origin {
         origin::allowed(response.headers_mut(), origin, false);
     }
+    response
+}
+
+/// Takes the place of a client, worker or admin for the connection of a request. Health checks need none.
+fn claim_place(
+    request_info: &RequestInfo,
+    caller: &Caller,
+    secret: Option<&Secret>,
+) -> Result<(), ApiError> {
+    let access = request_info.route.access;
+    let Some(connection) = request_info.connection.as_ref().filter(|_| access != Access::Public) else {
+        return Ok(());
+    };
+    let credential = secret.filter(|secret| is_credential(secret.reveal())).map(Secret::hash);
+    let class = match caller.role {
+        Role::Worker => ConnectionClass::Worker(credential),
+        Role::Client => ConnectionClass::Client,
+        Role::Admin if !caller.is_anyone() => ConnectionClass::Admin,
+        // Where no token is needed, the route says what the caller is.
+        Role::Admin => match access {
+            Access::Worker | Access::WorkerSelf => ConnectionClass::Worker(credential),
+            Access::AnyToken | Access::WorkerSelfOrAdmin if credential.is_some() => {
+                ConnectionClass::Worker(credential)
+            }
+            Access::Admin | Access::WorkerSelfOrAdmin => ConnectionClass::Admin,
+            Access::Public | Access::Client | Access::AnyToken => ConnectionClass::Client,
+        },
+    };
+    Ok(connection.claim(class)?)
+}
+
+/// The connection is closed after it.
+fn last_answer(mut response: Response) -> Response {
+    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -172,6 +172,11 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
             "locked_out",
             "Too many bad tokens from this address; retry after `Retry-After` seconds.",
         ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
+            "connections_full",
+            "Every connection for clients (or workers) is in use; retry after `Retry-After` seconds.",
+        ),
         error_code(S::INTERNAL_SERVER_ERROR, "internal", "A bug in Remuda: please report it."),
         error_code(
             S::INTERNAL_SERVER_ERROR,

@@ -1,6 +1,8 @@
-//! Accepts connections: a bounded number, with timeouts, closed gracefully at the end.
+//! Accepts connections: a bounded number (`places`), with timeouts, closed gracefully at the end.
 
 mod connection;
+mod open_files;
+mod places;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -14,19 +16,19 @@ use hyper::server::conn::http1;
 use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tracing::{debug, warn};
 
 pub(super) use self::connection::ConnectionEnd;
+pub use self::open_files::raise_open_files_limit;
+pub use self::places::ConnectionPlaces;
+pub(super) use self::places::{ConnectionClass, ConnectionPlace};
 
-use self::connection::{Connection, ConnectionPermits, ConnectionQuota, Stream};
-use super::access::{network, usual};
+use self::connection::{Connection, Stream};
 use crate::shutdown::stopped;
 use crate::tasks::Ticker;
 use crate::tls::Tls;
-use remuda_config::ServeSettings;
 
 /// For the request line and headers.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -36,18 +38,12 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const GRACE: Duration = Duration::from_secs(10);
 /// After an accept error such as "too many open files": no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Default limit of connections from one address: a quarter of the default total.
-const PER_ADDRESS_DEFAULT_MAX: usize = 256;
-
-/// How long, and how much, a refused connection is read so that it can receive its answer.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-const REFUSAL_BYTES_MAX: u64 = 64 << 10;
 
 /// The other end of a connection; every request has it as an extension.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    pub(super) end: Arc<ConnectionEnd>,
+    pub(super) place: Arc<ConnectionPlace>,
 }
 
 #[derive(Debug)]
@@ -77,26 +73,18 @@ impl Listening {
     pub async fn serve(
         self: Arc<Self>,
         router: Router,
-        settings: ServeSettings,
+        places: ConnectionPlaces,
         tls: Option<Tls>,
         mut stopping: watch::Receiver<bool>,
         ticker: Ticker,
     ) {
         let lock = || self.listener.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(listener) = lock().clone() else { return };
-        let permits = Arc::new(Semaphore::new(settings.connections_max));
-        let quota = ConnectionQuota::default();
         let shared = ServerParts { router, tls, stopping: stopping.clone() };
         // Every connection holds a sender: when all are gone, the channel closes.
         let (open, mut all_closed) = tokio::sync::mpsc::channel::<()>(1);
         loop {
             ticker.tick();
-            // No permit, no accept: the kernel queues the connections that we cannot serve.
-            let permit = tokio::select! {
-                permit = permits.clone().acquire_owned() => permit,
-                () = stopped(&mut stopping) => break,
-            };
-            let Ok(permit) = permit else { break };
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = stopped(&mut stopping) => break,
@@ -104,21 +92,16 @@ impl Listening {
             let (stream, peer) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "accepting a connection failed");
+                    places.not_accepted(&error);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let most = usual(settings.access.connections_per_address_max, PER_ADDRESS_DEFAULT_MAX, peer.ip());
-            let Some(quota_permit) = quota.take(network(peer.ip()), most.unwrap_or(usize::MAX)) else {
-                refuse(stream, shared.tls.is_none(), permit);
-                continue;
-            };
+            let place = places.enter(peer.ip());
             drop(stream.set_nodelay(true));
             let (shared, open) = (shared.clone(), open.clone());
-            let permits = ConnectionPermits { _one_of_all: permit, _one_of_address: quota_permit };
             tokio::spawn(async move {
-                shared.serve(stream, peer, permits).await;
+                shared.serve(stream, peer, place.clone()).await;
                 drop(open);
             });
         }
@@ -131,18 +114,16 @@ impl Listening {
 }
 
 impl ServerParts {
-    async fn serve(mut self, stream: TcpStream, peer: SocketAddr, permits: ConnectionPermits) {
-        let stream = match &self.tls {
-            None => Stream::Plain(stream),
-            Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-                Ok(Ok(stream)) => Stream::Tls(Box::new(stream)),
-                Ok(Err(error)) => return debug!(%peer, %error, "TLS handshake failed"),
-                Err(_) => return debug!(%peer, "TLS handshake timed out"),
-            },
+    async fn serve(mut self, stream: TcpStream, peer: SocketAddr, place: Arc<ConnectionPlace>) {
+        let stream = match self.open(stream, &place.end).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                place.leave();
+                return debug!(%peer, %error, "TLS handshake failed");
+            }
         };
         let inner = TowerToHyperService::new(self.router);
-        let end = Arc::<ConnectionEnd>::default();
-        let peer = Peer { address: peer, end: end.clone() };
+        let peer = Peer { address: peer, place: place.clone() };
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
             inner.call(request)
@@ -151,7 +132,7 @@ impl ServerParts {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_TIMEOUT)
-            .serve_connection(TokioIo::new(Connection { stream, end, _permits: permits }), service)
+            .serve_connection(TokioIo::new(Connection { stream, place }), service)
             .with_upgrades();
         let mut connection = pin!(connection);
         let ended = tokio::select! {
@@ -165,26 +146,14 @@ impl ServerParts {
             debug!(%error, "connection ended early");
         }
     }
-}
 
-/// Answers 429 and closes the connection soon, whether or not the client reads it.
-fn refuse(mut stream: TcpStream, is_plain: bool, permit: OwnedSemaphorePermit) {
-    const BODY: &str = r#"{"error":{"code":"too_many_connections","message":"too many connections from this address (limits.connections_per_address_max)"}}"#;
-    let answer = format!(
-        "HTTP/1.1 429 Too Many Requests\r\nretry-after: 5\r\nconnection: close\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{BODY}",
-        BODY.len()
-    );
-    tokio::spawn(async move {
-        let answered = async {
-            if is_plain {
-                stream.write_all(answer.as_bytes()).await?;
-            }
-            stream.shutdown().await?;
-            // Read what the client sent: closing with unread data would reset the connection and lose the answer.
-            tokio::io::copy(&mut stream.take(REFUSAL_BYTES_MAX), &mut tokio::io::sink()).await
-        };
-        drop(tokio::time::timeout(REFUSAL_TIMEOUT, answered).await);
-        drop(permit);
-    });
+    /// The stream to read requests from, after the TLS handshake if there is one.
+    async fn open(&self, stream: TcpStream, end: &ConnectionEnd) -> std::io::Result<Stream> {
+        let Some(tls) = &self.tls else { return Ok(Stream::Plain(stream)) };
+        tokio::select! {
+            accepted = tls.accept(stream) => accepted.map(|stream| Stream::Tls(Box::new(stream))),
+            () = tokio::time::sleep(HANDSHAKE_TIMEOUT) => Err(std::io::ErrorKind::TimedOut.into()),
+            () = end.cut_off() => Err(std::io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
 }

@@ -58,6 +58,7 @@ const EVERY_ROUTE: &[&str] = &[
     "host_not_allowed",
     "too_many_requests",
     "too_many_connections",
+    "connections_full",
     "locked_out",
     "internal",
     "overloaded",

@@ -215,6 +215,7 @@ async fn start_serving(resolved: &ResolvedConfig, settings: Settings) -> anyhow:
         resolved.serve.forward_to.clone_from(&forward_to);
         Ok(resolved)
     };
+    remuda_server::http::raise_open_files_limit();
     let serving = Serving::start_with(resolved, read).await?;
     serving.end_process_if_stuck();
     Ok(serving)

@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 
 use crate::harness::{
-    Plane, Raw, ScriptedWorker, answered, assert_contains_all, assert_stays_open, sleep_for, wait_until,
+    Plane, Raw, ScriptedWorker, answered, assert_contains_all, sleep_for, wait_until,
 };
 
 /// Faults: C7.
@@ -33,19 +33,79 @@ async fn full_queue_answers_429_and_keeps_working() {
     assert_eq!(plane.jobs().await.len(), 4);
 }
 
+/// Enough to starve a plane that counts all connections alike; this process holds the other ends.
+const IDLE: usize = 4000;
+
 /// Faults: C20, X13.
 #[tokio::test]
-async fn connections_beyond_limit_wait() {
-    let plane = Plane::start(&["limits.connections_max=8", "limits.streams_max=4"]).await;
-    let mut idle = Vec::new();
-    for _ in 0..8 {
-        idle.push(Raw::open(plane.address).await);
+async fn idle_connections_keep_neither_workers_nor_health_checks_out() {
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = files.maximum.unwrap_or(u64::MAX);
+    if most < 2 * IDLE as u64 {
+        return remuda_testkit::skip("permission to open 8,000 files (`ulimit -Hn`)");
     }
-    let request = plane.request(Method::GET, "/health/live").send();
-    tokio::pin!(request);
-    assert_stays_open(Duration::from_millis(300), &mut request).await;
-    drop(idle.pop());
-    assert_eq!(request.await.unwrap().status(), StatusCode::OK);
+    rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current: files.maximum, ..files },
+    )
+    .unwrap();
+    let settings = ["lease=3s", "beat.busy=500ms", "beat.suspect_after=1s", "order_grace=1s", "retry.max=1s"];
+    let mut plane =
+        Plane::start(&[&settings[..], &["retry.base=10ms", "plane_stall_max=2s"]].concat()).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    let attempt = hand.take().await;
+    let held = json!([attempt]);
+    let (began_at, mut idle) = (std::time::Instant::now(), Vec::new());
+    // Longer than two leases: without its beats the worker would lose the job.
+    while idle.len() < IDLE || began_at.elapsed() < Duration::from_secs(7) {
+        for _ in 0..200.min(IDLE - idle.len()) {
+            idle.push(Raw::open(plane.address).await);
+        }
+        hand.say(&held, &json!([])).await;
+        let asked_at = std::time::Instant::now();
+        plane.get("/health/live").await;
+        assert!(asked_at.elapsed() < Duration::from_secs(1), "health took {:?}", asked_at.elapsed());
+        sleep_for(Duration::from_millis(50)).await;
+    }
+    let status = plane.get("/remuda/v1/status").await;
+    let connections = &status["connections"];
+    assert_eq!(connections["without_request"]["open"], connections["without_request"]["max"], "{connections}");
+    assert!(connections["refused"]["without_request"].as_u64().unwrap() > 2500, "{connections}");
+    plane.process.line("connections without a request were closed").await.expect("it is logged");
+    let said = plane.process.said();
+    assert!(said.matches("connections without a request were closed").count() < 4, "logged too often");
+    assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
+    let ended = plane.job(&job).await;
+    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(1)), "{ended}");
+    drop(idle);
+}
+
+/// Faults: C20, X13.
+#[tokio::test]
+async fn clients_beyond_their_connections_are_told_and_workers_still_heard() {
+    let plane = Plane::start(&["limits.connections_max=4", "limits.streams_max=4"]).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
+    let mut streams = Vec::new();
+    for _ in 0..4 {
+        streams.push(crate::harness::Stream::open(&plane, "?after=0", None).await);
+    }
+    let refused = plane.request(Method::GET, "/remuda/v1/jobs").send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(refused.headers()[header::RETRY_AFTER], "5");
+    assert_eq!(refused.headers()[header::CONNECTION], "close");
+    let refused: serde_json::Value = refused.json().await.unwrap();
+    assert_eq!(refused["error"]["code"], "connections_full");
+    assert_contains_all(refused["error"]["message"].as_str().unwrap(), &["limits.connections_max"]);
+    hand.say(&json!([]), &json!([])).await;
+    plane.get("/health/ready").await;
+    let status = plane.get("/remuda/v1/status").await;
+    assert_eq!(status["connections"]["refused"]["clients"], 1, "{status}");
+    drop(streams.pop());
+    wait_until("there is room again", async || {
+        plane.request(Method::GET, "/remuda/v1/jobs").send().await.ok()?.status().is_success().then_some(())
+    })
+    .await;
 }
 
 /// Faults: C20.
@@ -57,7 +117,8 @@ async fn plane_recovers_when_file_descriptors_run_out() {
     for _ in 0..100 {
         flood.push(Raw::open(plane.address).await);
     }
-    plane.process.line("accepting a connection failed").await.expect("the flood should be noticed");
+    let noticed = plane.process.line("connections without a request were closed").await;
+    noticed.expect("the flood should be noticed");
     let before = plane.process.cpu_ticks();
     sleep_for(Duration::from_secs(1)).await;
     // A hundred ticks are a second: a loop that only fails to accept would take most of one.

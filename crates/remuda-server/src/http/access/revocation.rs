@@ -67,8 +67,8 @@ fn socket(
         tokio::spawn(async move {
             let _permit = permit;
             tokio::select! {
-                () = caller.revoked(clock) => connection.cut(),
-                () = connection.over() => {}
+                () = caller.revoked(clock) => connection.end.cut(),
+                () = connection.end.over() => {}
             }
         });
     }

@@ -1,25 +1,24 @@
-//! One connection, plain or with TLS. It holds its permits among all connections and among those of its address, also after
-//! an upgrade to a WebSocket.
+//! One connection, plain or with TLS. It holds its place among all connections until it is closed, also after an upgrade to a
+//! WebSocket.
 
-use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio_rustls::server::TlsStream;
+
+use super::places::ConnectionPlace;
 
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) stream: Stream,
-    pub(super) end: Arc<ConnectionEnd>,
-    pub(super) _permits: ConnectionPermits,
+    pub(super) place: Arc<ConnectionPlace>,
 }
 
 /// Lets a task that does not own the connection close it, or wait for its end.
@@ -34,6 +33,16 @@ impl ConnectionEnd {
     pub(in crate::http) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         self.waker.wake();
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Acquire)
+    }
+
+    /// Returns when the connection is to be closed; for a task that does not read from it yet.
+    pub(super) async fn cut_off(&self) {
+        std::future::poll_fn(|cx| if self.check(cx).is_err() { Poll::Ready(()) } else { Poll::Pending }).await;
     }
 
     /// Returns when the connection is closed, by either side.
@@ -52,7 +61,8 @@ impl ConnectionEnd {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.end.is_over.send_replace(true);
+        self.place.leave();
+        self.place.end.is_over.send_replace(true);
     }
 }
 
@@ -62,55 +72,13 @@ pub(super) enum Stream {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-/// A permit among all connections, and one among those of the same address.
-#[derive(Debug)]
-pub(super) struct ConnectionPermits {
-    pub(super) _one_of_all: OwnedSemaphorePermit,
-    pub(super) _one_of_address: QuotaPermit,
-}
-
-/// Counts the open connections of each address.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ConnectionQuota(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-#[derive(Debug)]
-pub(super) struct QuotaPermit {
-    quota: ConnectionQuota,
-    address: IpAddr,
-}
-
-impl ConnectionQuota {
-    /// One more permit for this address, if it has fewer than `most`.
-    pub(super) fn take(&self, address: IpAddr, most: usize) -> Option<QuotaPermit> {
-        let mut quota = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = quota.entry(address).or_default();
-        if *open >= most {
-            return None;
-        }
-        *open += 1;
-        Some(QuotaPermit { quota: self.clone(), address })
-    }
-}
-
-impl Drop for QuotaPermit {
-    fn drop(&mut self) {
-        let mut quota = self.quota.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = quota.get_mut(&self.address) {
-            *open -= 1;
-            if *open == 0 {
-                quota.remove(&self.address);
-            }
-        }
-    }
-}
-
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.end.check(cx)?;
+        self.place.end.check(cx)?;
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
@@ -156,24 +124,5 @@ impl AsyncWrite for Connection {
             Stream::Plain(stream) => stream.is_write_vectored(),
             Stream::Tls(stream) => stream.is_write_vectored(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Faults: X13.
-    #[test]
-    fn connections_of_an_address_are_limited_and_returned() {
-        let quota = ConnectionQuota::default();
-        let [a, b]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
-        let first = quota.take(a, 2).unwrap();
-        let _second = quota.take(a, 2).unwrap();
-        assert!(quota.take(a, 2).is_none());
-        assert!(quota.take(b, 2).is_some());
-        drop(first);
-        assert!(quota.take(a, 2).is_some());
-        assert_eq!(quota.0.lock().unwrap().len(), 1, "a client that is gone is forgotten");
     }
 }

@@ -36,10 +36,11 @@ fn picture(status: &Value) -> String {
         (
             "plane",
             format!(
-                "version {}, term {}, {}",
+                "version {}, term {}, {}{}",
                 cell(&status["version"]),
                 cell(&status["term"]),
-                tasks(status)
+                tasks(status),
+                refused_connections(status)
             ),
         ),
         ("store", store(status)),
@@ -72,6 +73,14 @@ fn tasks(status: &Value) -> String {
     match down.is_empty() {
         true => "all background tasks run".to_owned(),
         false => format!("DOWN: {}; restart the plane, its log says why", down.join(", ")),
+    }
+}
+
+fn refused_connections(status: &Value) -> String {
+    let refused = status["connections"]["refused"].as_object().into_iter().flatten();
+    match refused.filter_map(|(_, count)| count.as_u64()).sum::<u64>() {
+        0 => String::new(),
+        count => format!(", {count} connections refused (--json says which)"),
     }
 }
 
@@ -151,6 +160,7 @@ mod tests {
             "fleets": [{ "fleet": "gpus", "machines": 2, "per_hour_dollars": 1.5, "today_dollars": 3.0, "trouble": "401 from the provider" }],
             "blocks": 1, "quarantined": 0, "store": { "has_reserve": true },
             "tasks": [{ "name": "http", "state": "running" }],
+            "connections": { "refused": { "clients": 2, "without_request": 3 } },
             "unreliable": { "workers": ["a"], "machines": [] },
         });
         let picture = picture(&status);
@@ -163,6 +173,7 @@ mod tests {
             "gpus: 2 machines, $1.50/h",
             "gpus: 401 from the provider",
             "1 blocks, 0 shapes in quarantine",
+            "all background tasks run, 5 connections refused",
         ] {
             assert!(picture.contains(part), "{part} is not in\n{picture}");
         }
