@@ -13,7 +13,8 @@ use remuda_models::{Capability, Device, Isolation, Precision};
 use super::fleet::{PolicyName, ProviderKind, WorkerStart};
 use super::store::{StoreUrl, mask_secrets};
 use super::value::{Kind, RawSetting, Unit, Value, format_bytes};
-use super::{AllowPrivate, ConfigError, ResolvedConfig, ValueOrigin};
+use super::{ConfigError, ResolvedConfig, ValueOrigin};
+use remuda_net::private_target::PrivateTarget;
 use remuda_net::secret::Secret;
 
 /// One setting. `T` is the struct whose field it fills: the whole configuration, one fleet, or one model.
@@ -187,6 +188,19 @@ impl Field for FleetId {
     }
 }
 
+impl Field for Vec<PrivateTarget> {
+    fn value(&self) -> Value {
+        Value::List(self.iter().map(ToString::to_string).collect())
+    }
+
+    fn fill(&mut self, value: Value) {
+        match value {
+            Value::List(targets) => *self = targets.iter().filter_map(|it| it.parse().ok()).collect(),
+            other => panic!("a list of targets cannot be {other:?}"),
+        }
+    }
+}
+
 impl Field for BTreeSet<Service> {
     fn value(&self) -> Value {
         Value::List(self.iter().map(ToString::to_string).collect())
@@ -279,7 +293,6 @@ impl Field for Option<Device> {
 pub(super) const AUTO: &str = "auto";
 
 choice_field!(StuckPolicy: "progress" is Progress, "age" is Age);
-choice_field!(AllowPrivate: "auto" is Auto, "yes" is Yes, "no" is No);
 choice_field!(BlockOn: "shape" is Shape, "exact" is Exact);
 choice_field!(ProviderKind: "fixed" is Fixed, "process" is Process, "runpod" is Runpod);
 choice_field!(PolicyName: "queue" is Queue, "latency" is Latency);

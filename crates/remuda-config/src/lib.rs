@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use remuda_core::settings::Settings;
+use remuda_net::private_target::PrivateTarget;
 
 pub use self::access::AccessSettings;
 pub use self::environment::{process_environment, unknown_variables};
@@ -97,7 +98,8 @@ pub struct ServeSettings {
     pub blob_bytes_max: u64,
     /// Longest pause between two chunks of a blob upload.
     pub blob_upload_idle_timeout: Duration,
-    pub webhooks_allow_private: AllowPrivate,
+    /// Loopback and private addresses that webhooks may go to.
+    pub webhooks_private_targets: Vec<PrivateTarget>,
     pub access: AccessSettings,
     /// Starts workers over SSH on machines of fleets with `start = "ssh"`.
     pub start_worker: bool,
@@ -105,26 +107,6 @@ pub struct ServeSettings {
     pub ui: Option<PathBuf>,
     /// ComfyUI servers to which the plane forwards requests. Set by the command line only.
     pub forward_to: Vec<remuda_comfyui::ComfyuiTarget>,
-}
-
-/// Whether requests may go to loopback and private addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AllowPrivate {
-    /// Only while the plane listens on loopback: then every submitter is on this machine anyway.
-    Auto,
-    Yes,
-    No,
-}
-
-impl ServeSettings {
-    /// Whether webhooks may be sent to loopback and private addresses.
-    pub fn allows_private_webhooks(&self) -> bool {
-        match self.webhooks_allow_private {
-            AllowPrivate::Auto => self.listen.ip().is_loopback(),
-            AllowPrivate::Yes => true,
-            AllowPrivate::No => false,
-        }
-    }
 }
 
 /// Settings of the worker's agent.
@@ -174,7 +156,7 @@ impl ResolvedConfig {
                 blob_bytes_max: 2 << 30,
                 // The same as for other request bodies: a client that pauses longer is gone.
                 blob_upload_idle_timeout: Duration::from_secs(15),
-                webhooks_allow_private: AllowPrivate::Auto,
+                webhooks_private_targets: Vec::new(),
                 access: AccessSettings::default(),
                 start_worker: true,
                 ui: None,

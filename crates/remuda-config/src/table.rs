@@ -10,7 +10,7 @@ use std::time::Duration;
 use remuda_core::reliability;
 
 use super::key::{Key, slot};
-use super::value::Kind::{Address, Bytes, Choice, Folder, OptionalBytes, Store, Switch};
+use super::value::Kind::{Address, Bytes, Choice, Folder, OptionalBytes, Store, Switch, Targets};
 use super::value::{Kind, Unit};
 
 /// Settings that share a section of `docs/configuration.md`.
@@ -322,10 +322,10 @@ const BLOBS: &[Key] = &[
 ];
 
 const WEBHOOKS: &[Key] = &[Key::new(
-    "webhooks.allow_private",
-    slot!(serve.webhooks_allow_private),
-    Choice(&["auto", "yes", "no"]),
-    "Allow webhooks to loopback and private addresses; `auto` allows them only while the plane listens on loopback.",
+    "webhooks.private_targets",
+    slot!(serve.webhooks_private_targets),
+    Targets,
+    "Loopback and private addresses that webhooks may go to, with or without a port; none by default, wherever the plane listens.",
 )];
 
 const SCALING: &[Key] = &[

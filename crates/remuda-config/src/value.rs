@@ -10,6 +10,7 @@ use remuda_core::id::Service;
 use remuda_core::money::Money;
 
 use super::store::StoreUrl;
+use remuda_net::private_target::PrivateTarget;
 use remuda_net::secret::Secret;
 
 /// The type and bounds of a setting.
@@ -57,6 +58,8 @@ pub(super) enum Kind {
     Name,
     /// Names separated by commas.
     Names,
+    /// Hosts, addresses and networks separated by commas.
+    Targets,
     /// Optional URL that begins with `http://` or `https://`.
     Url,
     /// Names and values.
@@ -191,6 +194,13 @@ impl Kind {
             Kind::Names if list(text).iter().all(|name| name.parse::<Service>().is_ok()) => {
                 Ok(Value::List(list(text)))
             }
+            Kind::Targets => {
+                let targets = list(text);
+                match targets.iter().find_map(|target| target.parse::<PrivateTarget>().err()) {
+                    Some(problem) => Err(problem.to_string()),
+                    None => Ok(Value::List(targets)),
+                }
+            }
             Kind::FleetName | Kind::Url | Kind::Name | Kind::Names | Kind::Pairs | Kind::Environment => {
                 Err(self.rule())
             }
@@ -252,6 +262,9 @@ impl Kind {
             }
             Kind::Name => "a name (letters, digits, `-`, `_`, `.`, `:`)".to_owned(),
             Kind::Names => "a comma-separated list of names (letters, digits, `-`, `_`, `.`, `:`)".to_owned(),
+            Kind::Targets => {
+                "hosts, addresses or networks, such as `hooks.internal:8080, 10.0.0.0/8`".to_owned()
+            }
             Kind::Url => "a URL that begins with `http://` or `https://`".to_owned(),
             Kind::Pairs => "names and values without commas, such as `{ gpu = \"4090\" }`".to_owned(),
             Kind::Environment => "names and values, such as `{ HF_HOME = \"/models\" }`".to_owned(),

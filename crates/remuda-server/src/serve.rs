@@ -18,7 +18,6 @@ use remuda_store::blobs::BlobStore;
 use remuda_store::{Store, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tracing::error;
 
 use crate::audit::Audit;
 use crate::effects::{EffectRunner, LiveState};
@@ -170,17 +169,12 @@ impl Parts<'_> {
             async move { fleets.run(&mut *calls.lock().await, until, ticker).await }
         });
 
-        let policy = Policy { allow_private: serve.allows_private_webhooks() };
+        let policy = Policy::new(&serve.webhooks_private_targets);
         let (webhook_plane, webhook_store, until) = (plane.clone(), store.clone(), stopping.clone());
         tasks.spawn("webhooks", "delivers webhooks", move |ticker| {
             let (plane, store) = (webhook_plane.clone(), webhook_store.clone());
-            let (outbox, until) = (live.outbox.clone(), until.clone());
-            async move {
-                match WebhookSender::new(plane, store, outbox, policy) {
-                    Ok(sender) => sender.run(until, ticker).await,
-                    Err(error) => error!(error = %format!("{error:#}"), "webhook client not created"),
-                }
-            }
+            let sender = WebhookSender::new(plane, store, live.outbox.clone(), policy.clone());
+            sender.run(until.clone(), ticker)
         });
 
         let (retained, retained_plane, until) = (store.clone(), plane.clone(), stopping.clone());

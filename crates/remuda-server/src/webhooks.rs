@@ -11,18 +11,17 @@
 
 mod target;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use remuda_core::document::Collection;
 use remuda_core::id::JobId;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::time::Timestamp;
 use remuda_core::webhook::{DeliveryResult, WebhookDelivery, WebhookTargets};
 use remuda_store::{Store, StoreError};
-use reqwest::{Client, StatusCode, header};
+use reqwest::{Client, StatusCode, Url, header};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -43,6 +42,8 @@ const IN_FLIGHT_MAX: usize = 16;
 /// Deliveries held in memory; the rest stays in the store until there is space.
 const HELD_MAX: usize = 10_000;
 const PAGE: usize = 500;
+/// Clients kept, one a port: almost all webhooks go to two ports.
+const CLIENTS_MAX: usize = 32;
 /// Why a delivery is abandoned that may never have been tried.
 const EXPIRED: &str = "the target did not accept it for a day";
 /// The store is read at most this often, however many jobs end, and for at most a tenth of the time, however much is left.
@@ -55,7 +56,7 @@ pub(crate) struct WebhookSender {
     store: Store,
     /// Notified when a delivery was stored.
     outbox: Arc<Notify>,
-    http: Client,
+    clients: WebhookClients,
     policy: Policy,
     held: BTreeMap<JobId, HeldDelivery>,
     targets: WebhookTargets,
@@ -86,21 +87,19 @@ impl WebhookSender {
         store: Store,
         outbox: Arc<Notify>,
         policy: Policy,
-    ) -> anyhow::Result<WebhookSender> {
-        let http = dial::client_builder().dns_resolver(GuardedResolver(policy)).timeout(ANSWER_TIMEOUT);
-        let http = http.build().context("cannot set up HTTP for webhooks")?;
-        Ok(WebhookSender {
+    ) -> WebhookSender {
+        WebhookSender {
             plane,
             store,
             outbox,
-            http,
+            clients: WebhookClients { policy: policy.clone(), by_port: HashMap::new() },
             policy,
             held: BTreeMap::new(),
             targets: WebhookTargets::default(),
             is_behind: true,
             has_more: false,
             read_next: Instant::now(),
-        })
+        }
     }
 
     pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>, ticker: Ticker) {
@@ -224,8 +223,15 @@ impl WebhookSender {
             }
             self.targets.sent(&held.target);
             held.due = None;
-            let (http, policy, news) = (self.http.clone(), self.policy, held.news.clone());
-            in_flight.spawn(async move { (news.job, deliver(&http, policy, &news, now).await) });
+            let news = held.news.clone();
+            let request = self.policy.check(&news.url).and_then(|url| Ok((self.clients.for_url(&url)?, url)));
+            in_flight.spawn(async move {
+                let outcome = match request {
+                    Ok((http, url)) => deliver(&http, url, &news, now).await,
+                    Err(problem) => Err(problem),
+                };
+                (news.job, outcome)
+            });
         }
     }
 
@@ -265,13 +271,31 @@ fn target_of(url: &str) -> String {
     known.map_or_else(|_| url.to_owned(), |url| url.origin().ascii_serialization())
 }
 
-async fn deliver(
-    http: &Client,
+/// A client for each port, since what a name may resolve to depends on the port.
+#[derive(Debug)]
+struct WebhookClients {
     policy: Policy,
-    news: &WebhookDelivery,
-    now: Timestamp,
-) -> Result<(), String> {
-    let url = policy.check(&news.url)?;
+    by_port: HashMap<u16, Client>,
+}
+
+impl WebhookClients {
+    fn for_url(&mut self, url: &Url) -> Result<Client, String> {
+        let port = url.port_or_known_default().unwrap_or(0);
+        if let Some(client) = self.by_port.get(&port) {
+            return Ok(client.clone());
+        }
+        if self.by_port.len() >= CLIENTS_MAX {
+            self.by_port.clear();
+        }
+        let resolver = GuardedResolver { policy: self.policy.clone(), port };
+        let client = dial::client_builder().dns_resolver(resolver).timeout(ANSWER_TIMEOUT).build();
+        let client = client.map_err(|error| format!("cannot set up HTTP for webhooks: {error}"))?;
+        self.by_port.insert(port, client.clone());
+        Ok(client)
+    }
+}
+
+async fn deliver(http: &Client, url: Url, news: &WebhookDelivery, now: Timestamp) -> Result<(), String> {
     let mut request = http
         .post(url)
         .header(header::CONTENT_TYPE, "application/json")

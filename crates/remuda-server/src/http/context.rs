@@ -82,7 +82,7 @@ impl Context {
             blobs: self.blobs.clone(),
             workflows: self.workflows.clone(),
             secrets: self.secrets.clone(),
-            webhooks: self.webhooks,
+            webhooks: self.webhooks.clone(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Context {
             secrets,
             events,
             limits,
-            webhooks: Policy { allow_private: settings.allows_private_webhooks() },
+            webhooks: Policy::new(&settings.webhooks_private_targets),
             streams,
             stopping,
             body_bytes_max: settings.body_bytes_max,

@@ -31,8 +31,8 @@ async fn day_old_webhook_is_abandoned_without_a_call() {
     let document = Document { expires_at: None, ..(*news.document()).clone() };
     plane.request(PlaneEvent::PutDocument(Arc::new(document))).await.unwrap();
     let (_stop, stopping) = watch::channel(false);
-    let policy = Policy { allow_private: true };
-    let sender = WebhookSender::new(plane, store.clone(), Arc::default(), policy).unwrap();
+    let policy = Policy::new(&["127.0.0.1".parse().unwrap()]);
+    let sender = WebhookSender::new(plane, store.clone(), Arc::default(), policy);
     let ticker = Ticker::new();
     let until_empty = async {
         while !store.documents(Collection::Webhook, "", 1).await.unwrap().is_empty() {
