@@ -3,17 +3,17 @@
 //! warning, because others set variables too: a chart, an image, a wrapper.
 
 use std::collections::BTreeMap;
-use std::env;
 use std::path::PathBuf;
 
 use super::key::{Entry, Key};
 use super::value::{RawSetting, Unit};
 use super::{ConfigError, ValueOrigin, suggest, table};
+use remuda_net::hidden_environment::{HIDDEN_VARIABLE, process_variables};
 use remuda_net::secret::Secret;
 
 /// Known variables that are not settings: the clients' address, token and certificate authority, the configuration file,
-/// the log filter, a secret that must not appear among the settings, and the model index.
-const NON_SETTINGS: [&str; 7] = [
+/// the log filter, a secret that must not appear among the settings, the model index, and what this program tells itself.
+const NON_SETTINGS: [&str; 9] = [
     "REMUDA_URL",
     "REMUDA_TOKEN",
     "REMUDA_CA",
@@ -21,6 +21,8 @@ const NON_SETTINGS: [&str; 7] = [
     "REMUDA_LOG",
     "REMUDA_ADMIN_TOKEN",
     "REMUDA_MODEL_INDEX",
+    "REMUDA_TOKEN_FILE",
+    HIDDEN_VARIABLE,
 ];
 /// Variables that replace flags of `remuda worker`; the plane sets them on rented machines.
 const WORKER_VARIABLES: [&str; 14] = [
@@ -64,9 +66,9 @@ pub fn unknown_variables(environment: impl IntoIterator<Item = (String, String)>
     named.chain(others).collect()
 }
 
-/// The environment of this process; variables that are not UTF-8 are skipped.
+/// The environment that this process was started with; variables that are not UTF-8 are skipped.
 pub fn process_environment() -> impl Iterator<Item = (String, String)> {
-    env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    process_variables().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 pub(super) struct Environment(BTreeMap<String, String>);

@@ -126,6 +126,8 @@ pub struct AgentConfig {
     pub self_test_timeout: Duration,
     /// Output files stay on a ComfyUI server whose output folder the worker could clean.
     pub keep_server_copies: bool,
+    /// Environment variables that processes of jobs get in addition to the usual ones.
+    pub pass_environment: Vec<String>,
 }
 
 impl ResolvedConfig {
@@ -173,6 +175,7 @@ impl ResolvedConfig {
                 // A service that has just started may load models first.
                 self_test_timeout: Duration::from_secs(60),
                 keep_server_copies: false,
+                pass_environment: Vec::new(),
             },
             models: ModelsSettings::default(),
             fleets: Vec::new(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use remuda_core::reliability;
 
 use super::key::{Key, slot};
-use super::value::Kind::{Address, Bytes, Choice, Folder, OptionalBytes, Store, Switch, Targets};
+use super::value::Kind::{Address, Bytes, Choice, Folder, List, OptionalBytes, Store, Switch, Targets};
 use super::value::{Kind, Unit};
 
 /// Settings that share a section of `docs/configuration.md`.
@@ -443,6 +443,12 @@ const AGENT: &[Key] = &[
         slot!(agent.keep_server_copies),
         Switch,
         "Keep the output files on a ComfyUI server on the worker's own machine; otherwise they are removed once they are stored.",
+    ),
+    Key::new(
+        "agent.pass_environment",
+        slot!(agent.pass_environment),
+        List,
+        "Environment variables that commands, ComfyUI servers and model copies get besides `PATH`, `HOME`, `CUDA_*` and the like; `NAME*` is a prefix.",
     ),
 ];
 

@@ -48,7 +48,7 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Environment variables that may hold our secrets. Processes that we start do not inherit them.
+/// Environment variables that may hold our secrets. No process that we start inherits them.
 pub const SECRET_VARIABLES: [&str; 3] = ["REMUDA_TOKEN", "REMUDA_ADMIN_TOKEN", "REMUDA_COMFYUI_HEADER"];
 
 /// Compares two hashes in a time that does not reveal how many of their bytes are equal.

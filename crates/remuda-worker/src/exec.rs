@@ -29,7 +29,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use remuda_net::secret::SECRET_VARIABLES;
+use remuda_net::job_environment::JobEnvironment;
 
 use crate::attempt::{AttemptRequest, Events};
 use crate::options::ExecCommand;
@@ -50,6 +50,7 @@ const INCARNATION: ServiceIncarnation = ServiceIncarnation(1);
 #[derive(Debug)]
 pub(crate) struct ExecService {
     command: ExecCommand,
+    environment: JobEnvironment,
     events: Events,
     /// Commands of held attempts, with the channel that cancels each; None once it was cancelled.
     running: BTreeMap<(JobId, Attempt), Option<oneshot::Sender<String>>>,
@@ -57,8 +58,8 @@ pub(crate) struct ExecService {
 }
 
 impl ExecService {
-    pub(crate) fn new(command: ExecCommand, events: Events) -> Self {
-        ExecService { command, events, running: BTreeMap::new(), tasks: JoinSet::new() }
+    pub(crate) fn new(command: ExecCommand, environment: JobEnvironment, events: Events) -> Self {
+        ExecService { command, environment, events, running: BTreeMap::new(), tasks: JoinSet::new() }
     }
 
     pub(crate) fn run(&mut self, request: AttemptRequest) {
@@ -66,7 +67,8 @@ impl ExecService {
         let (cancel, cancelled) = oneshot::channel();
         self.running.insert((job, attempt), Some(cancel));
         while self.tasks.try_join_next().is_some() {}
-        let (command, events) = (self.command.clone(), self.events.clone());
+        let (command, environment) = (self.command.clone(), self.environment.clone());
+        let events = self.events.clone();
         self.tasks.spawn(async move {
             let submitted = AgentEvent::Submitted {
                 job,
@@ -75,7 +77,9 @@ impl ExecService {
                 answer: SubmitOutcome::Accepted,
             };
             if events.send(submitted).await.is_ok() {
-                run_attempt(&command, job, attempt, service_job_id, workflow, events, cancelled).await;
+                let run = ExecRun { job, attempt, events };
+                let child = spawn_command(&command, &environment, job, attempt, &service_job_id);
+                run.to_its_end(child, workflow, cancelled).await;
             }
         });
     }
@@ -127,38 +131,17 @@ impl ExecService {
     }
 }
 
-/// Runs the command for one attempt and reports how it ended.
-async fn run_attempt(
-    command: &ExecCommand,
-    job: JobId,
-    attempt: Attempt,
-    service_job_id: String,
-    workflow: Arc<RawValue>,
-    events: Events,
-    cancelled: oneshot::Receiver<String>,
-) {
-    let run = ExecRun { job, attempt, events: events.clone() };
-    let outcome = match spawn_command(command, job, attempt, &service_job_id) {
-        Ok(child) => run.watch(child, workflow, cancelled).await,
-        Err(error) => {
-            let nothing = CommandOutput { result: Ok(Vec::new()), last_lines: String::new() };
-            CommandExit::NotStarted(error.to_string()).judge(nothing)
-        }
-    };
-    drop(events.send(AgentEvent::Ended { job, attempt, outcome }).await);
-}
-
 fn spawn_command(
     command: &ExecCommand,
+    environment: &JobEnvironment,
     job: JobId,
     attempt: Attempt,
     service_job_id: &str,
 ) -> std::io::Result<Child> {
     let mut shell = Command::new("sh");
-    for secret in SECRET_VARIABLES {
-        shell.env_remove(secret);
-    }
     shell
+        .env_clear()
+        .envs(environment.variables())
         .arg("-c")
         .arg(&command.command)
         .env("REMUDA_JOB", job.to_string())
@@ -180,6 +163,24 @@ struct ExecRun {
 }
 
 impl ExecRun {
+    /// Waits for the command, and reports how it ended.
+    async fn to_its_end(
+        self,
+        child: std::io::Result<Child>,
+        workflow: Arc<RawValue>,
+        cancelled: oneshot::Receiver<String>,
+    ) {
+        let outcome = match child {
+            Ok(child) => self.watch(child, workflow, cancelled).await,
+            Err(error) => {
+                let nothing = CommandOutput { result: Ok(Vec::new()), last_lines: String::new() };
+                CommandExit::NotStarted(error.to_string()).judge(nothing)
+            }
+        };
+        let ExecRun { job, attempt, events } = self;
+        drop(events.send(AgentEvent::Ended { job, attempt, outcome }).await);
+    }
+
     async fn watch(
         &self,
         mut child: Child,

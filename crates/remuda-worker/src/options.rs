@@ -12,6 +12,7 @@ use remuda_core::need::Capabilities;
 use remuda_core::wire::metric::MODEL_LABEL;
 use remuda_models::ModelPool;
 use remuda_net::http_client::Credentials;
+use remuda_net::job_environment::JobEnvironment;
 
 use crate::start_check::StartChecks;
 use crate::worker_name::hostname;
@@ -41,6 +42,8 @@ pub struct WorkerOptions {
     pub timeouts: AgentTimeouts,
     pub deadlines: AgentDeadlines,
     pub start_checks: StartChecks,
+    /// What the processes of its jobs get of the environment.
+    pub job_environment: JobEnvironment,
     /// Folder for files the worker needs across restarts.
     pub data: PathBuf,
 }
@@ -75,6 +78,7 @@ impl WorkerOptions {
             },
             deadlines: AgentDeadlines::default(),
             start_checks: StartChecks::default(),
+            job_environment: JobEnvironment::new(&resolved.agent.pass_environment),
             data: resolved.serve.data.join("workers"),
         }
     }

@@ -19,7 +19,7 @@ use tracing::info;
 
 use remuda_core::service::startup::StartVerdict;
 use remuda_core::wire::StartCheck;
-use remuda_net::secret::SECRET_VARIABLES;
+use remuda_net::job_environment::JobEnvironment;
 
 use crate::attempt::Events;
 use crate::gpu::{self, Gpu};
@@ -89,14 +89,19 @@ impl StartupReporter {
 
 impl StartChecks {
     /// Returns the name of the first GPU (empty without one), or what is wrong with this machine.
-    pub(crate) async fn run(&self, folder: &Path, reporter: &StartupReporter) -> Result<String, String> {
+    pub(crate) async fn run(
+        &self,
+        folder: &Path,
+        environment: &JobEnvironment,
+        reporter: &StartupReporter,
+    ) -> Result<String, String> {
         reporter.report_phase("start check: checking the disk").await;
         self.check_disk(folder)?;
         reporter.report_phase("start check: checking the GPU").await;
         let gpus = read_gpus().await?;
         if let Some(command) = &self.command {
             reporter.report_phase("start check: running the check command").await;
-            self.run_command(command).await?;
+            self.run_command(command, environment).await?;
         }
         Ok(gpus.first().map(|gpu| gpu.name.clone()).unwrap_or_default())
     }
@@ -111,12 +116,11 @@ impl StartChecks {
         Err(format!("{free} free on the disk with {}, at least {required} required", folder.display()))
     }
 
-    async fn run_command(&self, command: &str) -> Result<(), String> {
+    async fn run_command(&self, command: &str, environment: &JobEnvironment) -> Result<(), String> {
         let mut shell = Command::new("sh");
-        for secret in SECRET_VARIABLES {
-            shell.env_remove(secret);
-        }
         let child = shell
+            .env_clear()
+            .envs(environment.variables())
             .args(["-c", command])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -158,7 +162,9 @@ mod tests {
     async fn run(checks: StartChecks) -> (Result<String, String>, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
         let (events, mut inbox) = mpsc::channel(16);
-        let result = checks.run(folder.path(), &StartupReporter::new(events, Some(Instant::now()))).await;
+        let result = checks
+            .run(folder.path(), &JobEnvironment::default(), &StartupReporter::new(events, Some(Instant::now())))
+            .await;
         let mut phases = Vec::new();
         while let Some(AgentEvent::Preparing { what }) = inbox.recv().await {
             phases.push(what);

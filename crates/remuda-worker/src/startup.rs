@@ -46,7 +46,7 @@ pub(crate) async fn start_service(
     let joins_at = options.fleet.is_some().then(|| Instant::now() + delay);
     let reporter = StartupReporter::new(events.clone(), joins_at);
     let gpu = loop {
-        match options.start_checks.run(&options.data, &reporter).await {
+        match options.start_checks.run(&options.data, &options.job_environment, &reporter).await {
             Ok(gpu) => break gpu,
             Err(problem) => {
                 reporter.report_failure(&problem).await;
@@ -58,7 +58,7 @@ pub(crate) async fn start_service(
     let check = StartCheck { passed: true, problem: String::new(), gpu };
     Ok(match &options.service {
         ServiceSpec::Exec(exec) => {
-            let service = ServiceRunner::Exec(ExecService::new(exec.clone(), events));
+            let service = ServiceRunner::Exec(ExecService::new(exec.clone(), options.job_environment.clone(), events));
             ReadyWorker { service, offer: None, found: Vec::new(), life: ServiceIncarnation(1), check }
         }
         ServiceSpec::Models(models) => {

@@ -21,9 +21,11 @@ mod worker_args;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use self::client::Client;
+use remuda_net::hidden_environment::{hide_secrets, process_variable};
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::Secret;
 use remuda_net::terminal::escape_control;
@@ -177,8 +179,11 @@ pub(crate) struct Connection {
 /// How a command authenticates, and which certificates it trusts.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Identity {
-    /// Token of the caller; prefer the environment variable, which other users cannot see
-    #[arg(long, env = "REMUDA_TOKEN", hide_env_values = true, value_name = "TOKEN", global = true)]
+    /// File with the caller's token, or a pipe (`/dev/fd/3`); by default the variable REMUDA_TOKEN has the token
+    #[arg(long, env = "REMUDA_TOKEN_FILE", value_name = "FILE", global = true)]
+    token_file: Option<PathBuf>,
+    /// Refused: every user of this machine can read the arguments of every process
+    #[arg(long, hide = true, global = true)]
     token: Option<Secret>,
     /// PEM file with certificates to trust in addition to the system's
     #[arg(long, env = "REMUDA_CA", value_name = "FILE", global = true)]
@@ -187,7 +192,24 @@ pub(crate) struct Identity {
 
 impl Identity {
     pub(crate) fn credentials(&self) -> anyhow::Result<Credentials> {
-        Credentials::new(self.token.clone().unwrap_or_default(), self.ca.as_deref())
+        Credentials::new(self.caller_token()?, self.ca.as_deref())
+    }
+
+    fn caller_token(&self) -> anyhow::Result<Secret> {
+        if self.token.is_some() {
+            let message = "every user of this machine can read a token on the command line: put it into the variable \
+                           REMUDA_TOKEN, or into a file and name that with --token-file";
+            return Err(UsageError(message.to_owned()).into());
+        }
+        let Some(path) = &self.token_file else {
+            return Ok(Secret::new(process_variable("REMUDA_TOKEN").unwrap_or_default().trim()));
+        };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {} (--token-file, REMUDA_TOKEN_FILE)", path.display()))?;
+        match text.trim() {
+            "" => Err(UsageError(format!("{} contains no token (--token-file)", path.display())).into()),
+            token => Ok(Secret::new(token)),
+        }
     }
 }
 
@@ -245,6 +267,13 @@ pub fn main() -> ExitCode {
     // Before the runtime starts: a model copy uses only the threads it was given.
     if let Command::PoolCopy = cli.command {
         return ExitCode::from(u8::from(serve_model_copy().is_err()));
+    }
+    // Also before it starts: these run jobs, whose processes must not read our environment.
+    if matches!(cli.command, Command::Up(_) | Command::Serve(_) | Command::Worker(_))
+        && let Err(error) = hide_secrets()
+    {
+        eprintln!("remuda: cannot hide secrets of the environment from jobs: {error}");
+        return ExitCode::FAILURE;
     }
     for warning in remuda_config::unknown_variables(remuda_config::process_environment()) {
         eprintln!("remuda: {}", escape_control(&warning));

@@ -31,13 +31,13 @@ pub struct ChildCommand {
     /// Default: this program, even if its file was replaced since it started.
     pub program: Option<PathBuf>,
     pub args: Vec<OsString>,
-    /// Environment variables to withhold from copies, such as secrets.
-    pub without: Vec<OsString>,
+    /// The whole environment of copies; by default they inherit this program's.
+    pub environment: Option<Vec<(OsString, OsString)>>,
 }
 
 impl Default for ChildCommand {
     fn default() -> Self {
-        ChildCommand { program: None, args: vec![OsString::from("pool-copy")], without: Vec::new() }
+        ChildCommand { program: None, args: vec![OsString::from("pool-copy")], environment: None }
     }
 }
 
@@ -49,6 +49,9 @@ impl ChildCommand {
             None => std::env::current_exe()?,
         };
         let mut command = Command::new(program);
+        if let Some(environment) = &self.environment {
+            command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
+        }
         command
             .args(&self.args)
             // The process-wide thread pools of the engines; more threads than configured would only contend.
@@ -57,9 +60,6 @@ impl ChildCommand {
             .stdout(Stdio::null())
             // A separate process group, so that Ctrl-C in the terminal lets this program drain first.
             .process_group(0);
-        for variable in &self.without {
-            command.env_remove(variable);
-        }
         Ok(command)
     }
 }

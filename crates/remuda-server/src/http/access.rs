@@ -285,7 +285,7 @@ async fn load_tokens(store: &Store) -> Result<TokenStore, StoreError> {
 }
 
 fn no_token() -> ApiError {
-    let message = "send a token: Authorization: Bearer TOKEN, or --token or REMUDA_TOKEN with remuda's own commands; \
+    let message = "send a token: Authorization: Bearer TOKEN, or REMUDA_TOKEN or --token-file with remuda's own commands; \
                    an admin makes one with `remuda token create`";
     ApiError::new(StatusCode::UNAUTHORIZED, "no_token", message)
 }

@@ -17,7 +17,7 @@ use tokio::process::Command;
 use tokio::sync::{Mutex, oneshot};
 use tracing::{debug, info, warn};
 
-use remuda_net::secret::SECRET_VARIABLES;
+use remuda_net::job_environment::JobEnvironment;
 
 use crate::attempt::Events;
 
@@ -33,6 +33,7 @@ const LAST_BYTES_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct ServerProcess {
     command: String,
+    environment: JobEnvironment,
     /// Names the process for the next agent.
     pid_file: PathBuf,
     /// The server's output; a pipe would break when the agent is killed.
@@ -52,11 +53,12 @@ impl ServerProcess {
     /// Adopts the server that an earlier agent of this name started, or starts one.
     pub(super) async fn adopt_or_start(
         command: String,
+        environment: JobEnvironment,
         pid_file: PathBuf,
         events: Events,
     ) -> anyhow::Result<ServerProcess> {
         let log = pid_file.with_extension("log");
-        let process = ServerProcess { command, pid_file, log, events, running: Mutex::default() };
+        let process = ServerProcess { command, environment, pid_file, log, events, running: Mutex::default() };
         match read_pid_file(&process.pid_file) {
             Some(running) => {
                 info!(pid = running.pid, "adopted the ComfyUI that an earlier worker of this name started");
@@ -72,10 +74,9 @@ impl ServerProcess {
         let log = File::create(&self.log)
             .with_context(|| format!("cannot write {}, the log of ComfyUI", self.log.display()))?;
         let mut shell = Command::new("sh");
-        for secret in SECRET_VARIABLES {
-            shell.env_remove(secret);
-        }
         let mut child = shell
+            .env_clear()
+            .envs(self.environment.variables())
             .arg("-c")
             .arg(format!("exec {}", self.command))
             .stdin(Stdio::null())

@@ -81,7 +81,10 @@ impl ComfyuiService {
                 );
                 None
             }
-            Some(command) => Some(ServerProcess::adopt_or_start(command, pid_file, events.clone()).await?),
+            Some(command) => {
+                let environment = options.job_environment.clone();
+                Some(ServerProcess::adopt_or_start(command, environment, pid_file, events.clone()).await?)
+            }
             None => None,
         };
         let (early, early_queue) = early_outputs::channel();

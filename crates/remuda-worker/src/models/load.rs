@@ -1,14 +1,12 @@
 //! Starts the model pool from the configured models. A model that cannot be loaded is reported before anything else starts.
 
-use std::ffi::OsString;
-
 use anyhow::Context as _;
 use remuda_models::fake::FakeEngine;
 use remuda_models::{ChildCommand, Engines, ModelPool, ModelPoolSettings, ModelSpec};
 use tracing::info;
 
 use remuda_config::ModelsSettings;
-use remuda_net::secret::SECRET_VARIABLES;
+use remuda_net::job_environment::JobEnvironment;
 
 /// Three quarters of the machine's memory: the rest is for the system, its caches and other processes.
 const MEMORY_SHARE: (u64, u64) = (3, 4);
@@ -35,11 +33,15 @@ pub fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
 }
 
 /// Starts a pool with these models; it returns before they are loaded.
-pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result<ModelPool> {
+pub fn start(
+    specs: Vec<ModelSpec>,
+    settings: &ModelsSettings,
+    environment: &JobEnvironment,
+) -> anyhow::Result<ModelPool> {
     let memory_bytes = settings.memory_bytes.unwrap_or_else(memory_share);
-    // A copy must not see the worker's secrets.
-    let without = SECRET_VARIABLES.iter().map(OsString::from).collect();
-    let child = ChildCommand { without, ..ChildCommand::default() };
+    // A copy reads files that others made: it must not see the worker's secrets.
+    let environment = Some(environment.variables().collect());
+    let child = ChildCommand { environment, ..ChildCommand::default() };
     let pool = ModelPool::start(
         ModelPoolSettings { memory_bytes, child, ..ModelPoolSettings::default() },
         engines(),

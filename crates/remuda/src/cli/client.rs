@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::Connection;
 use remuda_net::http_client::Credentials;
+use remuda_net::text::url_without_password;
 
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Only chooses the words of an error, so it must not cost much time.
@@ -150,7 +151,7 @@ impl Client {
         } else {
             ""
         };
-        Err(NoPlane { url: self.url.clone(), what })
+        Err(NoPlane { url: url_without_password(&self.url), what })
     }
 
     /// The answer as JSON, null if it is something else; None if there is no answer now.
@@ -164,6 +165,6 @@ impl Client {
         while let Some(inner) = cause.source() {
             cause = inner;
         }
-        Unreachable { url: self.url.clone(), cause: cause.to_string() }
+        Unreachable { url: url_without_password(&self.url), cause: cause.to_string() }
     }
 }

@@ -21,6 +21,7 @@ use super::{Client, Connection, DataSettings, Identity, Settings};
 use remuda_config::{ConfigFlag, ResolvedConfig};
 use remuda_net::http_client::Credentials;
 use remuda_net::terminal::print_line;
+use remuda_net::text::url_without_password;
 use remuda_server::serve::Serving;
 use remuda_worker::{WorkerDismissed, inspect_models};
 
@@ -258,7 +259,8 @@ impl WorkerCommand {
         for worker in &mut workers {
             self.terms.apply_to(worker);
             let service = describe_service(worker);
-            print_line(&format!("remuda worker {} works for {}{service}", worker.worker, self.url));
+            let plane = url_without_password(&self.url);
+            print_line(&format!("remuda worker {} works for {plane}{service}", worker.worker));
         }
         let stops = stop_signals_or_file(self.terms.preempt_file.clone())?;
         let ended = run_all(workers, stops).await;

@@ -19,6 +19,8 @@ use super::model_path::model_specs;
 use super::start::{WorkerArgs, WorkerLimitArgs};
 use remuda_config::ResolvedConfig;
 use remuda_net::http_client::Credentials;
+use remuda_net::hidden_environment::{process_variable, process_variables};
+use remuda_net::job_environment::JobEnvironment;
 use remuda_net::secret::SECRET_VARIABLES;
 use remuda_worker::{
     ComfyuiOptions, ExecCommand, ModelsOptions, ServiceSpec, StartChecks, WorkerOptions, hostname,
@@ -51,7 +53,11 @@ impl WorkerArgs {
         if specs.is_empty() {
             return Ok(None);
         }
-        let pool = remuda_worker::start_models(specs, &resolved.models);
+        let pool = remuda_worker::start_models(
+            specs,
+            &resolved.models,
+            &JobEnvironment::new(&resolved.agent.pass_environment),
+        );
         pool.map(Some).map_err(|error| UsageError(format!("{error:#}")).into())
     }
 
@@ -167,6 +173,10 @@ impl WorkerArgs {
             let (name, value) = header.split_once(':').context("--comfyui-header takes 'NAME: VALUE'")?;
             Ok((name.trim().to_owned(), Secret::new(value.trim())))
         };
+        if self.comfyui_header.is_empty() {
+            // clap does not see a variable that was hidden from jobs.
+            return process_variable("REMUDA_COMFYUI_HEADER").iter().map(read).collect();
+        }
         self.comfyui_header.iter().map(read).collect()
     }
 }
@@ -217,10 +227,11 @@ impl WorkerLimitArgs {
     pub(super) async fn end_machine(&self) {
         let Some(command) = &self.contact_timeout_command else { return };
         warn!(command, "ending this machine");
+        // It is the operator's command, and may need a key of the provider; ours it does not need.
+        let variables = process_variables()
+            .filter(|(name, _)| !SECRET_VARIABLES.iter().any(|secret| name.to_str() == Some(*secret)));
         let mut shell = tokio::process::Command::new("sh");
-        for secret in SECRET_VARIABLES {
-            shell.env_remove(secret);
-        }
+        shell.env_clear().envs(variables);
         let ended = shell.args(["-c", command]).stdin(std::process::Stdio::null()).status();
         match tokio::time::timeout(END_MACHINE_TIMEOUT, ended).await {
             Ok(Ok(status)) if status.success() => {}

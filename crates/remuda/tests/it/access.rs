@@ -14,7 +14,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::harness::{Client, Plane, answered, assert_contains_all};
-use crate::start::run;
+use crate::start::{run, run_as};
 
 /// A plane with an admin token, and that admin's client.
 async fn closed(settings: &[&str]) -> (Plane, Client) {
@@ -159,8 +159,8 @@ async fn token_commands_create_list_and_revoke() {
     let plane = Plane::start(&[]).await;
     let folder = plane.folder().to_owned();
     let typed = async |token: &str, arguments: &[&str]| {
-        let all = [&["token"], arguments, &["--url", &plane.url, "--token", token, "--json"]].concat();
-        let (code, said) = run(&folder, &all).await;
+        let all = [&["token"], arguments, &["--url", &plane.url, "--json"]].concat();
+        let (code, said) = run_as(token, &folder, &all).await;
         (code, serde_json::from_str::<Value>(&said).unwrap_or(Value::String(said)))
     };
     let (_, made) = typed("", &["create", "--role", "admin", "--name", "root"]).await;

@@ -14,6 +14,13 @@ pub(crate) async fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
     (status.code().unwrap(), process.said())
 }
 
+/// As `run`, with this token in the environment.
+pub(crate) async fn run_as(token: &str, folder: &Path, arguments: &[&str]) -> (i32, String) {
+    let mut process = Process::start("remuda", remuda(folder).args(arguments).env("REMUDA_TOKEN", token));
+    let status = process.ended().await;
+    (status.code().unwrap(), process.said())
+}
+
 /// That a start ends with this code and says this.
 async fn check(arguments: &[&str], code: i32, words: &[&str]) {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{client_of, token};
 use crate::harness::{Plane, Process, ScriptedWorker, answered, remuda, wait_until};
-use crate::start::run;
+use crate::start::{run, run_as};
 
 /// A job id that does not exist.
 const UNKNOWN_JOB: &str = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
@@ -77,8 +77,7 @@ async fn secrets_appear_in_no_log_answer_or_file() {
         seen.push_str(&body.to_string());
         let basic = plane.request(Method::GET, "/remuda/v1/jobs").basic_auth(token, Some(token));
         seen.push_str(&answered(basic).await.1.to_string());
-        let (code, said) =
-            run(plane.folder(), &["why", UNKNOWN_JOB, "--url", &plane.url, "--token", token]).await;
+        let (code, said) = run_as(token, plane.folder(), &["why", UNKNOWN_JOB, "--url", &plane.url]).await;
         assert_eq!(code, 1);
         seen.push_str(&said);
     }
@@ -127,6 +126,83 @@ async fn job_environment_has_no_worker_token() {
     assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!(0)), "{ended}");
 }
 
+/// Prints how many secrets are in the command's own environment, and in that of the worker that started it.
+const SEARCH: &str =
+    r#"echo "[$(env | grep -cE 'canary|rmd_'), $(tr '\0' '\n' </proc/$PPID/environ | grep -cE 'canary|rmd_')]""#;
+
+/// Faults: X11. Neither its own environment nor its worker's shows a job what opens a door.
+#[tokio::test]
+async fn job_reads_no_secret_of_its_worker() {
+    let (plane, admin) = super::closed(&[]).await;
+    let joins = token(&admin, &json!({ "role": "worker" })).await;
+    let mut worker = remuda(plane.folder());
+    worker.args(["worker", "--url", &plane.url, "--name", "a", "--exec", SEARCH]).env("REMUDA_TOKEN", &joins);
+    worker.env("RUNPOD_API_KEY", "canary").env("AWS_SECRET_ACCESS_KEY", "canary").env("HF_TOKEN", "canary");
+    worker.env("REMUDA_COMFYUI_HEADER", "Authorization: canary").env("REMUDA_OTHER_TOKEN", "canary");
+    let _worker = Process::start("the worker", &mut worker);
+    let anna = client_of(&admin, "anna").await;
+    let ended = anna.ended(&anna.submit(json!({ "n": 1 })).await).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!([0, 0])), "{ended}");
+}
+
+/// Faults: X11. A provider's key is for the plane, not for the jobs that run beside it; what an operator names is passed.
+#[tokio::test]
+async fn jobs_of_remuda_up_see_no_provider_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut up = remuda(folder.path());
+    let tell = format!("[ \"$MODELS_AT\" = here ] && {SEARCH}");
+    up.args(["up", "--data", "data", "--listen", "127.0.0.1:0", "--exec", &tell, "--name", "a"]);
+    up.args(["--set", "agent.pass_environment=MODELS_*"]).env("MODELS_AT", "here").env("RUNPOD_API_KEY", "canary");
+    let mut up = Process::start("remuda up", &mut up);
+    let line = up.line("remuda is up on").await.unwrap_or_else(|| panic!("{}", up.said()));
+    let url = line.split("up on ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let plane = crate::harness::Client::new(url);
+    let ended = plane.ended(&plane.submit(json!({ "n": 1 })).await).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!([0, 0])), "{ended}");
+}
+
+/// Faults: X10.
+#[tokio::test]
+async fn token_comes_from_a_file_and_never_from_the_command_line() {
+    let (plane, admin) = super::closed(&[]).await;
+    let anna = client_of(&admin, "anna").await;
+    let typed = ["jobs", "--url", &plane.url];
+    let (code, said) = run(plane.folder(), &[&typed[..], &["--token", &anna.token]].concat()).await;
+    assert_eq!(code, 2, "{said}");
+    assert!(said.contains("--token-file") && !said.contains(&anna.token), "{said}");
+    std::fs::write(plane.folder().join("token"), format!("{}\n", anna.token)).unwrap();
+    let (code, said) = run(plane.folder(), &[&typed[..], &["--token-file", "token"]].concat()).await;
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = run(plane.folder(), &[&typed[..], &["--token-file", "missing"]].concat()).await;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("missing (--token-file"), "{said}");
+    // A worker too, through a pipe.
+    let joins = token(&admin, &json!({ "role": "worker" })).await;
+    std::fs::write(plane.folder().join("joins"), &joins).unwrap();
+    let mut worker = remuda(plane.folder());
+    worker.args(["worker", "--url", &plane.url, "--name", "a", "--exec", "cat"]);
+    worker.args(["--token-file", "/dev/fd/0"]).stdin(std::fs::File::open(plane.folder().join("joins")).unwrap());
+    let mut worker = Process::start("the worker", &mut worker);
+    assert!(worker.line("joined").await.is_some(), "{}", worker.said());
+}
+
+/// Faults: X10.
+#[tokio::test]
+async fn password_of_the_plane_address_is_not_printed() {
+    let plane = Plane::start(&[]).await;
+    let folder = plane.folder();
+    let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nothing = format!("http://anna:canary@{elsewhere}");
+    for url in [nothing.as_str(), "http://anna:canary@127.0.0.1:99999", "http://anna:canary@"] {
+        for command in [&["jobs"][..], &["status"], &["worker", "--exec", "cat", "--contact-timeout", "1ms"]] {
+            let typed = [command, &["--url", url]].concat();
+            let (code, said) = run(folder, &typed).await;
+            assert_ne!(code, 0, "{said}");
+            assert!(!said.contains("canary"), "{}: {said}", typed.join(" "));
+        }
+    }
+}
+
 /// Faults: X12.
 #[tokio::test]
 async fn control_characters_are_escaped_in_log() {
@@ -146,8 +222,8 @@ async fn control_characters_are_escaped_in_log() {
     let request = plane.request(Method::GET, "/remuda/v1/%1b%5b2J%0d%0anothing");
     answered(request).await;
     admin.post("/remuda/v1/workers", &json!({ "worker": odd, "services": ["exec"] })).await;
-    let (_, said) = run(plane.folder(), &["jobs", "--url", &plane.url, "--token", &anna.token]).await;
-    let (_, why) = run(plane.folder(), &["why", &job, "--url", &plane.url, "--token", &anna.token]).await;
+    let (_, said) = run_as(&anna.token, plane.folder(), &["jobs", "--url", &plane.url]).await;
+    let (_, why) = run_as(&anna.token, plane.folder(), &["why", &job, "--url", &plane.url]).await;
     plane.stop().await;
     let audit = std::fs::read_to_string(plane.store().parent().unwrap().join("audit.jsonl")).unwrap();
     for (what, text) in [("log", plane.process.said()), ("jobs", said), ("why", why), ("audit", audit)] {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::tls::Authority;
 use crate::harness::{Plane, Process, assert_contains_all, remuda};
-use crate::start::run;
+use crate::start::{run, run_as};
 
 /// Faults: X1. Each message is followed until the plane starts.
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn non_loopback_plane_explains_what_it_needs() {
     assert_eq!(code, 1, "{said}");
     assert_contains_all(&said, &["send a token"]);
     let token = made["token"].as_str().unwrap();
-    let (code, said) = run(folder.path(), &[&typed[..], &["--token", token]].concat()).await;
+    let (code, said) = run_as(token, folder.path(), &typed).await;
     assert_eq!(code, 0, "{said}");
     // The error names the plane that uses the folder, and how to reach it.
     let (code, said) = run(folder.path(), &["token", "create", "--role", "admin", "--data", "data"]).await;

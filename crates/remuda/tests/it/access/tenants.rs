@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::{client_of, closed, code, token};
 use crate::harness::{Process, ScriptedWorker, Stream, answered, assert_contains_all, remuda};
-use crate::start::run;
+use crate::start::run_as;
 
 /// Faults: X16.
 #[tokio::test]
@@ -56,14 +56,14 @@ async fn client_role_can_run_jobs_with_files() {
     worker.args(["worker", "--url", &plane.url, "--name", "a", "--exec", "cat"]).env("REMUDA_TOKEN", &joins);
     let _worker = Process::start("the worker", &mut worker);
     std::fs::write(plane.folder().join("w.json"), r#"{ "n": 1 }"#).unwrap();
-    let by = ["--url", &plane.url, "--token", &anna.token];
-    let (code, said) = run(plane.folder(), &[&["run", "w.json", "-n", "3"], &by[..]].concat()).await;
+    let by = ["--url", &plane.url];
+    let (code, said) = run_as(&anna.token, plane.folder(), &[&["run", "w.json", "-n", "3"], &by[..]].concat()).await;
     assert_eq!(code, 0, "{said}");
-    let (code, said) = run(plane.folder(), &[&["blobs", "put", "w.json"], &by[..]].concat()).await;
+    let (code, said) = run_as(&anna.token, plane.folder(), &[&["blobs", "put", "w.json"], &by[..]].concat()).await;
     assert_eq!(code, 0, "{said}");
-    let (_, said) = run(plane.folder(), &[&["jobs"], &by[..]].concat()).await;
+    let (_, said) = run_as(&anna.token, plane.folder(), &[&["jobs"], &by[..]].concat()).await;
     assert_eq!(said.matches("anna").count(), 3, "{said}");
-    let (code, said) = run(plane.folder(), &[&["workers"], &by[..]].concat()).await;
+    let (code, said) = run_as(&anna.token, plane.folder(), &[&["workers"], &by[..]].concat()).await;
     assert_eq!(code, 1);
     assert_contains_all(&said, &["this token is for a client", "admin"]);
 }
