@@ -22,6 +22,8 @@ const OLDEST_MAX: usize = 10_000;
 pub(in crate::http) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let mut status = context.plane.read(plane_status).await?;
     status["tasks"] = json!(context.tasks.statuses());
+    let tls = context.access.tls.as_ref();
+    status["tls"] = tls.map_or(Value::Null, |tls| json!({ "ends_at": tls.ends_at().to_string() }));
     status["connections"] = context.access.places.status();
     status["store"] = json!({ "has_reserve": context.store.has_reserve() });
     Ok(Json(status))

@@ -36,10 +36,11 @@ fn picture(status: &Value) -> String {
         (
             "plane",
             format!(
-                "version {}, term {}, {}{}",
+                "version {}, term {}, {}{}{}",
                 cell(&status["version"]),
                 cell(&status["term"]),
                 tasks(status),
+                certificate(status),
                 refused_connections(status)
             ),
         ),
@@ -74,6 +75,11 @@ fn tasks(status: &Value) -> String {
         true => "all background tasks run".to_owned(),
         false => format!("DOWN: {}; restart the plane, its log says why", down.join(", ")),
     }
+}
+
+fn certificate(status: &Value) -> String {
+    let ends_at = status["tls"]["ends_at"].as_str();
+    ends_at.map_or_else(String::new, |at| format!(", certificate valid until {at}"))
 }
 
 fn refused_connections(status: &Value) -> String {
@@ -160,6 +166,7 @@ mod tests {
             "fleets": [{ "fleet": "gpus", "machines": 2, "per_hour_dollars": 1.5, "today_dollars": 3.0, "trouble": "401 from the provider" }],
             "blocks": 1, "quarantined": 0, "store": { "has_reserve": true },
             "tasks": [{ "name": "http", "state": "running" }],
+            "tls": { "ends_at": "2027-01-02T03:04:05Z" },
             "connections": { "refused": { "clients": 2, "without_request": 3 } },
             "unreliable": { "workers": ["a"], "machines": [] },
         });
@@ -173,7 +180,7 @@ mod tests {
             "gpus: 2 machines, $1.50/h",
             "gpus: 401 from the provider",
             "1 blocks, 0 shapes in quarantine",
-            "all background tasks run, 5 connections refused",
+            "all background tasks run, certificate valid until 2027-01-02T03:04:05Z, 5 connections refused",
         ] {
             assert!(picture.contains(part), "{part} is not in\n{picture}");
         }

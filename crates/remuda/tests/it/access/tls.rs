@@ -1,6 +1,7 @@
 //! TLS with a private authority and certificates that are replaced while the plane runs.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use serde_json::json;
@@ -36,6 +37,19 @@ impl Authority {
         if has_expired {
             (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
         }
+        self.write(file, params)
+    }
+
+    /// As `issue`, for localhost and so many days from now.
+    fn issue_for_days(&self, file: &str, days: u64) -> (PathBuf, PathBuf) {
+        let year_2020 = std::time::UNIX_EPOCH + Duration::from_secs(1_577_836_800);
+        let since = year_2020.elapsed().unwrap() + Duration::from_secs(days * 24 * 60 * 60);
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(2020, 1, 1) + since;
+        self.write(file, params)
+    }
+
+    fn write(&self, file: &str, params: CertificateParams) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         let (at, key_at) = (self.folder.join(format!("{file}.pem")), self.folder.join(format!("{file}.key")));
@@ -134,20 +148,41 @@ async fn certificate_is_replaced_without_restart() {
     assert!(stage.is_believed("localhost").await && !stage.is_believed("127.0.0.1").await);
 }
 
-/// Faults: N9.
+/// Faults: N9. The plane neither starts with a certificate that has ended nor takes one up.
 #[tokio::test]
-async fn expired_certificate_is_refused_until_replaced() {
+async fn expired_certificate_is_never_used() {
     let stage = Stage::set().await;
     let client = stage.authority.client(&stage.url("localhost"));
-    stage.authority.issue("plane", &["localhost"], true);
-    assert_eq!(client.post("/remuda/v1/reload", &json!({})).await.0.as_u16(), 200);
-    let url = stage.url("localhost");
-    let ca = stage.authority.path();
-    let typed = ["jobs", "--url", &url, "--ca", ca.to_str().unwrap()];
-    let (code, said) = run(stage.plane.folder(), &typed).await;
-    assert_eq!(code, 3, "{said}");
-    assert_contains_all(&said.to_lowercase(), &["expired"]);
-    stage.authority.issue("plane", &["localhost"], false);
-    wait_until("the new certificate is used", async || stage.is_believed("localhost").await.then_some(()))
-        .await;
+    let before = client.get("/remuda/v1/status").await["tls"]["ends_at"].clone();
+    assert!(before.is_string(), "{before}");
+    let (cert, key) = stage.authority.issue("plane", &["localhost"], true);
+    let (status, refused) = client.post("/remuda/v1/reload", &json!({})).await;
+    assert_eq!(status.as_u16(), 422, "{refused}");
+    assert_contains_all(&refused.to_string(), &["ended on 2021-01-01", "renew it"]);
+    assert!(stage.is_believed("localhost").await, "the old one stays");
+    assert_eq!(client.get("/remuda/v1/status").await["tls"]["ends_at"], before);
+    let folder = tempfile::tempdir().unwrap();
+    let listen = ["serve", "--data", "data", "--listen", "127.0.0.1:0"];
+    let tls = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let (code, said) = run(folder.path(), &[&listen[..], &tls].concat()).await;
+    assert_eq!(code, 1, "{said}");
+    assert_contains_all(&said, &["ended on 2021-01-01", "tls.cert"]);
+}
+
+/// Faults: N9.
+#[tokio::test]
+async fn certificate_that_ends_soon_is_announced() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path());
+    let (cert, key) = authority.issue_for_days("plane", 10);
+    let arguments = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let mut plane = Plane::plan(&[]).arguments(&arguments).start().await;
+    let line = plane.process.line("certificate ends in").await;
+    assert!(line.is_some(), "{}", plane.process.said());
+    // A longer one is taken up, and status tells until when.
+    let client = authority.client(&format!("https://localhost:{}", plane.address.port()));
+    let ends_at = async || client.get("/remuda/v1/status").await["tls"]["ends_at"].clone();
+    let before = ends_at().await;
+    authority.issue_for_days("plane", 90);
+    wait_until("the new certificate is used", async || (ends_at().await != before).then_some(())).await;
 }
