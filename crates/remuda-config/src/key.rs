@@ -14,6 +14,7 @@ use super::fleet::{PolicyName, ProviderKind, WorkerStart};
 use super::store::{StoreUrl, mask_secrets};
 use super::value::{Kind, RawSetting, Unit, Value, format_bytes};
 use super::{ConfigError, ResolvedConfig, ValueOrigin};
+use remuda_core::tenant_rules::{NodeClassRule, WorkerPoolRule};
 use remuda_net::private_target::PrivateTarget;
 use remuda_net::secret::Secret;
 
@@ -188,18 +189,25 @@ impl Field for FleetId {
     }
 }
 
-impl Field for Vec<PrivateTarget> {
-    fn value(&self) -> Value {
-        Value::List(self.iter().map(ToString::to_string).collect())
-    }
+/// A list of entries with a notation of their own; its kind accepts only what can be read.
+macro_rules! list_field {
+    ($($type:ty)+) => {$(
+        impl Field for Vec<$type> {
+            fn value(&self) -> Value {
+                Value::List(self.iter().map(ToString::to_string).collect())
+            }
 
-    fn fill(&mut self, value: Value) {
-        match value {
-            Value::List(targets) => *self = targets.iter().filter_map(|it| it.parse().ok()).collect(),
-            other => panic!("a list of targets cannot be {other:?}"),
+            fn fill(&mut self, value: Value) {
+                match value {
+                    Value::List(entries) => *self = entries.iter().filter_map(|it| it.parse().ok()).collect(),
+                    other => panic!("a list cannot be {other:?}"),
+                }
+            }
         }
-    }
+    )+};
 }
+
+list_field!(PrivateTarget NodeClassRule WorkerPoolRule);
 
 impl Field for BTreeSet<Service> {
     fn value(&self) -> Value {

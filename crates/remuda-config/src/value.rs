@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 
 use remuda_core::id::Service;
 use remuda_core::money::Money;
+use remuda_core::tenant_rules::{NodeClassRule, WorkerPoolRule};
 
 use super::store::StoreUrl;
 use remuda_net::private_target::PrivateTarget;
@@ -60,6 +62,10 @@ pub(super) enum Kind {
     Names,
     /// Hosts, addresses and networks separated by commas.
     Targets,
+    /// Rules `TENANT/CLASS` separated by commas.
+    NodeClasses,
+    /// Rules `TENANT/LABEL=VALUE` separated by commas.
+    WorkerPools,
     /// Optional URL that begins with `http://` or `https://`.
     Url,
     /// Names and values.
@@ -194,13 +200,9 @@ impl Kind {
             Kind::Names if list(text).iter().all(|name| name.parse::<Service>().is_ok()) => {
                 Ok(Value::List(list(text)))
             }
-            Kind::Targets => {
-                let targets = list(text);
-                match targets.iter().find_map(|target| target.parse::<PrivateTarget>().err()) {
-                    Some(problem) => Err(problem.to_string()),
-                    None => Ok(Value::List(targets)),
-                }
-            }
+            Kind::Targets => rules::<PrivateTarget>(text),
+            Kind::NodeClasses => rules::<NodeClassRule>(text),
+            Kind::WorkerPools => rules::<WorkerPoolRule>(text),
             Kind::FleetName | Kind::Url | Kind::Name | Kind::Names | Kind::Pairs | Kind::Environment => {
                 Err(self.rule())
             }
@@ -265,6 +267,8 @@ impl Kind {
             Kind::Targets => {
                 "hosts, addresses or networks, such as `hooks.internal:8080, 10.0.0.0/8`".to_owned()
             }
+            Kind::NodeClasses => "rules such as `anna/LoadImage, */Execute*`".to_owned(),
+            Kind::WorkerPools => "rules such as `anna/pool=a, */pool=shared`".to_owned(),
             Kind::Url => "a URL that begins with `http://` or `https://`".to_owned(),
             Kind::Pairs => "names and values without commas, such as `{ gpu = \"4090\" }`".to_owned(),
             Kind::Environment => "names and values, such as `{ HF_HOME = \"/models\" }`".to_owned(),
@@ -363,6 +367,15 @@ fn switch(text: &str) -> Option<bool> {
 
 fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// A list in which every entry can be read.
+fn rules<T: FromStr<Err: fmt::Display>>(text: &str) -> Result<Value, String> {
+    let entries = list(text);
+    match entries.iter().find_map(|entry| entry.parse::<T>().err()) {
+        Some(problem) => Err(problem.to_string()),
+        None => Ok(Value::List(entries)),
+    }
 }
 
 fn join_pairs(pairs: &BTreeMap<String, impl fmt::Display>) -> String {

@@ -39,6 +39,7 @@ pub mod service;
 pub mod settings;
 pub mod strategy;
 pub mod supervise;
+pub mod tenant_rules;
 pub mod time;
 pub mod verdict;
 pub mod webhook;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use crate::id::{FleetId, Incarnation, JobId, MachineId, WorkerId};
+use crate::id::{FleetId, Incarnation, JobId, MachineId, Tenant, WorkerId};
 use crate::time::humanize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +63,16 @@ pub enum Refusal {
     NoCapability {
         models: BTreeSet<String>,
         classes: BTreeSet<String>,
+    },
+    /// The operator does not let this tenant use a node class of the workflow.
+    ForbiddenClass {
+        tenant: Tenant,
+        class: String,
+    },
+    /// The job asks for workers of another pool than its tenant's.
+    ForeignPool {
+        tenant: Tenant,
+        label: String,
     },
     /// The worker is draining or has left.
     Leaving(WorkerId),
@@ -131,6 +141,12 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::NoCapability { models, classes } => write_lacking(f, models, classes),
+            Refusal::ForbiddenClass { tenant, class } => {
+                write!(f, "tenant {tenant} may not use the node class {class:?} on this plane: remove the node, or ask its operator")
+            }
+            Refusal::ForeignPool { tenant, label } => {
+                write!(f, "jobs of tenant {tenant} run on its own workers: ask for no other {label:?} label")
+            }
             Refusal::Leaving(worker) => write!(f, "worker {worker} is already leaving"),
             Refusal::MachineLeaving(machine) => write!(f, "machine {machine} is already leaving"),
             Refusal::TooManyAffinities { max } => {

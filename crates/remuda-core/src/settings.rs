@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use self::fleet::FleetSettings;
 use crate::id::FleetId;
 use crate::strategy::OwnStrategy;
+use crate::tenant_rules::TenantRules;
 
 /// The plane's settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -79,6 +80,8 @@ pub struct Settings {
     pub scaling: Scaling,
     /// In the order in which they take what waits: what is too much for one goes to the next that could run it.
     pub fleets: Vec<FleetSettings>,
+    /// What each tenant may use.
+    pub tenants: TenantRules,
     /// A program's own rule which worker takes a job; only a program that contains the plane can have one.
     #[serde(skip)]
     pub strategy: OwnStrategy,
@@ -125,6 +128,7 @@ impl Default for Settings {
             cycle_every: Duration::from_secs(30),
             scaling: Scaling::default(),
             fleets: Vec::new(),
+            tenants: TenantRules::default(),
             strategy: OwnStrategy::default(),
         }
     }

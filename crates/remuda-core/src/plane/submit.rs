@@ -41,7 +41,7 @@ impl Plane {
     pub(super) fn submit(
         &mut self,
         now: Timestamp,
-        submission: JobSubmission,
+        mut submission: JobSubmission,
     ) -> Result<PlaneAnswer, Refusal> {
         if let Some(known) = self.jobs.known_key(&submission) {
             let fingerprint = submission.job.key.as_ref().map(|key| key.fingerprint);
@@ -54,6 +54,8 @@ impl Plane {
             let open_max = self.settings.open_jobs_max;
             return Err(Refusal::QueueFull { open_max, retry_after: RETRY_WHEN_FULL });
         }
+        let AcceptedJob { tenant, needs, .. } = &mut submission.job;
+        self.settings.tenants.apply(tenant, needs)?;
         self.admit(&submission.job)?;
         let id = submission.job.id;
         assert!(self.jobs.get(id).is_none(), "job ids are drawn once");

@@ -424,6 +424,10 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
         }
         access.audit.note(note).await;
     }
+    if let Some(refused) = response.extensions().get::<ApiError>().filter(|it| it.code == "tenant_rule") {
+        let note = request_info.note(now, caller.shown(), "job.refused", refused.message.clone());
+        access.audit.refused(note).await;
+    }
     if let Some(origin) = origin {
         origin::allowed(response.headers_mut(), origin, false);
     }

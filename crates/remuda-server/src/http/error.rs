@@ -62,6 +62,11 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
             "identity_unproven",
             "A rented machine joins with its own join token; a worker stops here.",
         ),
+        error_code(
+            S::FORBIDDEN,
+            "tenant_rule",
+            "The operator does not let this tenant use a node class or pool of workers; the message names it.",
+        ),
         error_code(S::NOT_FOUND, "not_found", "Check the id and the path."),
         error_code(S::NOT_FOUND, "unknown_worker", "Join again."),
         error_code(S::NOT_FOUND, "blob_not_found", "Comfy API v2: upload the content first."),
@@ -324,6 +329,7 @@ impl From<Refusal> for ApiError {
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
             Refusal::RepeatedJoin(_) => (StatusCode::CONFLICT, "repeated_join"),
             Refusal::NoCapability { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "no_capability"),
+            Refusal::ForbiddenClass { .. } | Refusal::ForeignPool { .. } => (StatusCode::FORBIDDEN, "tenant_rule"),
             Refusal::OutOfBounds { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "out_of_bounds"),
             Refusal::StaleBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
             Refusal::TooEarly

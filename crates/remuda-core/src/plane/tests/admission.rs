@@ -45,6 +45,30 @@ fn what_no_worker_has_is_refused_and_named() {
     submit(&mut story, needs(&["flux"], &[])).unwrap();
 }
 
+/// Faults: X15.
+#[test]
+fn rules_of_a_tenant_apply_to_its_jobs() {
+    let mut settings = Settings::default();
+    settings.tenants.denied_classes = vec!["anna/Upscale".parse().unwrap()];
+    settings.tenants.worker_pools = vec!["anna/pool=a".parse().unwrap()];
+    let mut story = Story::with(settings);
+    story.join("shared");
+    story.join_with("own", |join| {
+        join.offer.labels.insert("pool".to_owned(), "a".to_owned());
+    });
+    let by_anna = |classes: &[&str]| {
+        let needs = needs(&[], classes);
+        move |it: &mut JobSubmission| (it.job.tenant, it.job.needs) = ("anna".parse().unwrap(), needs)
+    };
+    let refused = story.submit_with("s", by_anna(&["Load", "Upscale"])).unwrap_err();
+    assert!(matches!(&refused, Refusal::ForbiddenClass { class, .. } if class == "Upscale"), "{refused}");
+    let first = story.submit_with("s", by_anna(&["Load"])).unwrap();
+    let second = story.submit_with("s", by_anna(&["Load"])).unwrap();
+    story.complete("own", first);
+    story.complete("own", second);
+    submit(&mut story, needs(&[], &["Upscale"])).unwrap();
+}
+
 #[test]
 fn job_that_waits_for_the_capability_is_accepted_and_runs_when_it_comes() {
     let mut story = Story::new();

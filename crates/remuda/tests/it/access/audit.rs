@@ -86,3 +86,37 @@ async fn audit_log_survives_crash_and_detects_tampering() {
     assert_eq!(code, 1, "{said}");
     assert_contains_all(&said["broken"].to_string(), &["does not follow"]);
 }
+
+/// Faults: X15. A class that a tenant may not use is refused on every surface, before any worker hears of it, and noted.
+#[tokio::test]
+async fn forbidden_node_class_is_refused_and_noted() {
+    let rules = ["tenants.denied_classes=anna/EmptyImage", "tenants.worker_pools=anna/pool=a"];
+    let (plane, admin) = closed(&rules).await;
+    let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
+    let image = json!({ "width": 64, "height": 64, "batch_size": 1, "color": 1 });
+    let graph = json!({
+        "1": { "class_type": "EmptyImage", "inputs": image },
+        "2": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "a" } },
+    });
+    for (path, body) in [
+        ("/remuda/v1/jobs", json!({ "workflow": graph })),
+        ("/api/v2/jobs", json!({ "workflow": graph })),
+        ("/prompt", json!({ "prompt": graph })),
+    ] {
+        let (status, refused) = anna.post(path, &body).await;
+        assert_eq!(status.as_u16(), 403, "{path}: {refused}");
+        assert_contains_all(&refused.to_string(), &["anna", "EmptyImage"]);
+        let (status, taken) = ben.post(path, &body).await;
+        assert!(status.is_success(), "{path}: {taken}");
+    }
+    let elsewhere = json!({ "workflow": { "n": 1 }, "needs": { "labels": { "pool": "b" } } });
+    assert_eq!(anna.post("/remuda/v1/jobs", &elsewhere).await.0.as_u16(), 403);
+    assert_eq!(anna.jobs().await.len(), 0);
+    let own = anna.submit(json!({ "n": 1 })).await;
+    assert_eq!(anna.job(&own).await["needs"]["labels"]["pool"], "a");
+    let (_, said) = audit(&plane, &[]).await;
+    let lines = said["newest"].as_array().unwrap();
+    let refused: Vec<_> = lines.iter().filter(|line| line["what"] == "job.refused").collect();
+    assert_eq!(refused.len(), 4, "{said}");
+    assert_contains_all(&refused[0].to_string(), &["anna's laptop", "EmptyImage", "POST /remuda/v1/jobs"]);
+}
