@@ -16,7 +16,7 @@ use crate::document::{Collection, Document};
 use crate::id::{JobId, Shape, Tenant, WorkerId};
 use crate::job::{Job, JobState};
 use crate::need::Mismatch;
-use crate::queue::{Demand, Matcher};
+use crate::queue::{Demand, Matcher, WorkerProfile};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
@@ -270,6 +270,11 @@ struct WorkerMatcher<'a> {
 }
 
 impl Matcher for WorkerMatcher<'_> {
+    fn profile(&self) -> WorkerProfile<'_> {
+        let Worker { id, services, offer, .. } = self.worker;
+        WorkerProfile { id, services, labels: &offer.labels }
+    }
+
     fn fits(&self, demand: &Demand) -> bool {
         mismatch(demand, self.worker).is_none()
     }
