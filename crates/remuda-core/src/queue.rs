@@ -8,8 +8,10 @@
 //!
 //! Taking the next job costs the services and labels of the worker, and the kinds of the tenant whose turn it is that
 //! this worker may not run; never the number of jobs, nor what other tenants wait for that this worker does not have.
-//! Tenants take turns at each priority: the one served longest ago goes first.
+//! Tenants take turns at each priority: the one served longest ago goes first. `ageing` says when a job goes before others
+//! of higher priority.
 
+mod ageing;
 mod kinds;
 mod lane;
 mod needs_index;
@@ -17,11 +19,13 @@ mod order;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::id::{JobId, Service, Shape, Tenant, WorkerId};
 
+pub use self::ageing::{NextJob, QueueRules};
 pub use self::kinds::{Demand, JobKind, JobKinds};
-use self::lane::NextJob;
+use self::lane::Search;
 use self::needs_index::{Bucket, NeedsIndex};
 use self::order::WaitingOrder;
 
@@ -60,6 +64,9 @@ pub trait Matcher {
     fn accepts(&self, job: JobId) -> bool;
     /// Whether the job has waited so long that no warm job may overtake it.
     fn is_overdue(&self, job: JobId) -> bool;
+    fn waited(&self, job: JobId) -> Duration;
+    /// Whether the last job that it took went before others because of its age.
+    fn took_aged(&self) -> bool;
 }
 
 impl Queue {
@@ -91,24 +98,20 @@ impl Queue {
         self.order.contains(entry)
     }
 
-    /// The next job for this worker. Changes nothing; `record_served` records who got it.
-    pub fn next(&self, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
-        let buckets = self.index.reachable(&matcher.profile());
-        let priorities: BTreeSet<_> = buckets.iter().flat_map(|bucket| bucket.levels.keys()).collect();
-        priorities.into_iter().find_map(|priority| self.next_at(*priority, &buckets, matcher, look_ahead))
-    }
-
+    /// The next job of this priority that has waited for so long.
     fn next_at(
         &self,
-        priority: Reverse<i8>,
+        priority: i8,
         buckets: &[&Bucket],
         matcher: &impl Matcher,
         look_ahead: usize,
+        waited_min: Duration,
     ) -> Option<JobId> {
-        let levels = buckets.iter().filter_map(|bucket| bucket.levels.get(&priority));
-        let served = |tenant: &Tenant| self.served_at.get(priority.0, tenant);
-        let candidates = levels.filter_map(|level| level.next(matcher, look_ahead, served));
-        candidates.min().map(|(_, job): NextJob| job)
+        let levels = buckets.iter().filter_map(|bucket| bucket.levels.get(&Reverse(priority)));
+        let served = |tenant: &Tenant| self.served_at.get(priority, tenant);
+        let search = Search { matcher, look_ahead, waited_min };
+        let candidates = levels.filter_map(|level| level.next(search, served));
+        candidates.min().map(|(_, job)| job)
     }
 
     /// Records that this tenant was served.

@@ -62,6 +62,9 @@ pub struct Settings {
     pub look_ahead: usize,
     /// A job that has waited this long is not passed over for a warm one any more.
     pub warm_wait_max: Duration,
+    /// A waiting job counts as one priority higher for each of these; zero: priorities do not age. With five minutes a job of
+    /// the lowest priority overtakes new ones of the highest, 255 steps above, within a day.
+    pub priority_ageing: Duration,
     /// Share of the machines (in percent, and at least three) whose loss within one lease is a mass loss: no job is to blame
     /// for it.
     pub mass_loss_percent: u8,
@@ -117,6 +120,7 @@ impl Default for Settings {
             probation_after: 3,
             look_ahead: 32,
             warm_wait_max: Duration::from_secs(60),
+            priority_ageing: Duration::from_secs(300),
             mass_loss_percent: 50,
             plane_stall_max: Duration::from_secs(3),
             open_jobs_max: 2_000_000,

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::kinds::{Demand, JobKind};
 use super::{Matcher, QueueEntry, ServedAt};
@@ -14,10 +15,34 @@ pub(super) struct Level {
     lanes: BTreeMap<Tenant, Lane>,
     /// Tenants by the turn at which each was last served, as far as this level knows: it was not earlier.
     turns: BTreeSet<(u64, Tenant)>,
+    /// The oldest job of each tenant.
+    oldest: BTreeSet<(JobId, Tenant)>,
 }
 
-/// A job that could go next, and when its tenant was last served.
-pub(super) type NextJob = (u64, JobId);
+/// Which job is looked for.
+pub(super) struct Search<'a, M> {
+    pub(super) matcher: &'a M,
+    pub(super) look_ahead: usize,
+    /// Jobs that have waited for less are not looked at.
+    pub(super) waited_min: Duration,
+}
+
+impl<M> Clone for Search<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Search<'_, M> {}
+
+impl<M: Matcher> Search<'_, M> {
+    fn is_old_enough(&self, job: JobId) -> bool {
+        self.waited_min.is_zero() || self.matcher.waited(job) >= self.waited_min
+    }
+}
+
+/// When its tenant was last served, and a job that could go next.
+type Candidate = (u64, JobId);
 
 impl Level {
     pub(super) fn is_empty(&self) -> bool {
@@ -30,19 +55,32 @@ impl Level {
             self.turns.insert((turn, entry.tenant.clone()));
             Lane { turn, ..Lane::default() }
         });
-        lane.insert(entry.job, entry.kind)
+        let (before, is_new) = (lane.oldest_job(), lane.insert(entry.job, entry.kind));
+        let after = lane.oldest_job();
+        self.update_oldest(entry.tenant, before, after);
+        is_new
     }
 
     pub(super) fn remove(&mut self, entry: QueueEntry<'_>) -> bool {
         let Some(lane) = self.lanes.get_mut(entry.tenant) else { return false };
+        let before = lane.oldest_job();
         if !lane.remove(entry.job, entry.kind) {
             return false;
         }
+        let after = lane.oldest_job();
         if lane.kinds.is_empty() {
             self.turns.remove(&(lane.turn, entry.tenant.clone()));
             self.lanes.remove(entry.tenant);
         }
+        self.update_oldest(entry.tenant, before, after);
         true
+    }
+
+    fn update_oldest(&mut self, tenant: &Tenant, before: Option<JobId>, after: Option<JobId>) {
+        if before != after {
+            before.map(|job| self.oldest.remove(&(job, tenant.clone())));
+            after.map(|job| self.oldest.insert((job, tenant.clone())));
+        }
     }
 
     /// Notes who was served, here or elsewhere, for those who would be next.
@@ -63,11 +101,13 @@ impl Level {
     /// The next job for this worker: of the tenant served longest ago that has one.
     pub(super) fn next(
         &self,
-        matcher: &impl Matcher,
-        look_ahead: usize,
+        search: Search<'_, impl Matcher>,
         served: impl Fn(&Tenant) -> u64,
-    ) -> Option<NextJob> {
-        let mut best: Option<NextJob> = None;
+    ) -> Option<Candidate> {
+        if !self.oldest.first().is_some_and(|(job, _)| search.is_old_enough(*job)) {
+            return None;
+        }
+        let mut best: Option<Candidate> = None;
         for (turn, tenant) in &self.turns {
             if best.is_some_and(|(best, _)| best <= *turn) {
                 break;
@@ -76,7 +116,7 @@ impl Level {
             if best.is_some_and(|(best, _)| best <= served) {
                 continue;
             }
-            let job = self.lanes.get(tenant).and_then(|lane| lane.next(tenant, matcher, look_ahead));
+            let job = self.lanes.get(tenant).and_then(|lane| lane.next(tenant, search));
             best = job.map(|job| (served, job)).or(best);
         }
         best
@@ -133,13 +173,19 @@ impl Lane {
         true
     }
 
-    fn next(&self, tenant: &Tenant, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
+    fn oldest_job(&self) -> Option<JobId> {
+        self.heads.first().map(|(job, _)| *job)
+    }
+
+    fn next(&self, tenant: &Tenant, search: Search<'_, impl Matcher>) -> Option<JobId> {
+        let Search { matcher, look_ahead, .. } = search;
         let mut fits = FitMemo { matcher, last: None };
         let mut allowed = self
             .heads
             .iter()
+            .take_while(|(oldest, _)| search.is_old_enough(*oldest))
             .filter(|(_, kind)| fits.fits(&kind.demand) && matcher.allows_shape(tenant, &kind.shape))
-            .filter_map(|(_, kind)| Some((self.oldest(kind, matcher, look_ahead)?, &kind.shape)));
+            .filter_map(|(_, kind)| Some((self.oldest_of(kind, search)?, &kind.shape)));
         let (oldest, shape) = allowed.next()?;
         if matcher.is_warm(shape) || matcher.is_overdue(oldest) {
             return Some(oldest);
@@ -151,8 +197,10 @@ impl Lane {
 
     /// The oldest job of a kind that the worker accepts; it may be blocked for single workflows, and a job that failed
     /// there may avoid it.
-    fn oldest(&self, kind: &JobKind, matcher: &impl Matcher, look_ahead: usize) -> Option<JobId> {
-        self.kinds.get(kind)?.iter().copied().take(look_ahead.max(1)).find(|job| matcher.accepts(*job))
+    fn oldest_of(&self, kind: &JobKind, search: Search<'_, impl Matcher>) -> Option<JobId> {
+        let jobs = self.kinds.get(kind)?.iter().copied().take(search.look_ahead.max(1));
+        let mut jobs = jobs.take_while(|job| search.is_old_enough(*job));
+        jobs.find(|job| search.matcher.accepts(*job))
     }
 }
 

@@ -47,7 +47,15 @@ impl Matcher for Worker {
     fn is_overdue(&self, job: JobId) -> bool {
         self.overdue.contains(&job)
     }
+    fn waited(&self, _: JobId) -> Duration {
+        Duration::ZERO
+    }
+    fn took_aged(&self) -> bool {
+        false
+    }
 }
+
+const RULES: QueueRules = QueueRules { look_ahead: 32, priority_ageing: Duration::from_secs(300) };
 
 fn shape(n: u8) -> Shape {
     Shape::from_bytes([n; 32])
@@ -74,7 +82,7 @@ fn check(jobs: &[(u128, i8, &str, u8)], worker: &Worker, expected: &[u128]) {
     };
     jobs.keys().for_each(|job| queue.insert(place(*job)));
     let mut taken = Vec::new();
-    while let Some(job) = queue.next(worker, 32) {
+    while let Some(NextJob { job, .. }) = queue.next(worker, RULES) {
         queue.record_served(place(job));
         assert!(queue.remove(place(job)));
         assert!(!queue.contains(place(job)));
@@ -181,7 +189,7 @@ fn tenant_that_others_serve_often_does_not_hold_up_its_neighbours() {
     let mut served = BTreeMap::new();
     for _ in 0..12 {
         for worker in [&worker, &elsewhere] {
-            let job = queue.next(worker, 32).unwrap();
+            let job = queue.next(worker, RULES).unwrap().job;
             queue.record_served(jobs[&job]);
             assert!(queue.remove(jobs[&job]));
             *served.entry(jobs[&job].tenant.as_str()).or_insert(0) += 1;
