@@ -2,13 +2,16 @@
 //! the environment and flags; the core only reads them.
 
 pub mod fleet;
+pub mod quota;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use self::fleet::FleetSettings;
-use crate::id::FleetId;
+use self::quota::TenantQuota;
+use crate::id::{FleetId, Tenant};
 use crate::strategy::OwnStrategy;
 
 /// The plane's settings.
@@ -72,6 +75,9 @@ pub struct Settings {
     pub plane_stall_max: Duration,
     /// Unfinished jobs the plane will hold; more are refused with a hint to come back.
     pub open_jobs_max: usize,
+    /// What each tenant may have and do, besides those in `tenant_quotas`.
+    pub quota: TenantQuota,
+    pub tenant_quotas: BTreeMap<Tenant, TenantQuota>,
     /// Blocks kept at most; the one that ends first makes room.
     pub blocks_max: usize,
     /// A worker that has been offline for this long is forgotten, or names would pile up for ever.
@@ -90,6 +96,10 @@ pub struct Settings {
 impl Settings {
     pub fn fleet(&self, id: &FleetId) -> Option<&FleetSettings> {
         self.fleets.iter().find(|fleet| fleet.id == *id)
+    }
+
+    pub fn quota_of(&self, tenant: &Tenant) -> &TenantQuota {
+        self.tenant_quotas.get(tenant).unwrap_or(&self.quota)
     }
 }
 
@@ -124,6 +134,8 @@ impl Default for Settings {
             mass_loss_percent: 50,
             plane_stall_max: Duration::from_secs(3),
             open_jobs_max: 2_000_000,
+            quota: TenantQuota::default(),
+            tenant_quotas: BTreeMap::new(),
             blocks_max: 10_000,
             forget_workers_after: Duration::from_secs(24 * 3600),
             cycle_every: Duration::from_secs(30),

@@ -54,7 +54,9 @@ impl Plane {
             let open_max = self.settings.open_jobs_max;
             return Err(Refusal::QueueFull { open_max, retry_after: RETRY_WHEN_FULL });
         }
+        self.jobs.check_quota(now, &submission.job, &self.settings)?;
         self.admit(&submission.job)?;
+        self.jobs.record_submission(now, &submission.job.tenant, &self.settings);
         let id = submission.job.id;
         assert!(self.jobs.get(id).is_none(), "job ids are drawn once");
         let JobSubmission { job: mut accepted, deadline, workflow, .. } = submission;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::need::COMPARISONS;
+use crate::settings::quota::TenantQuota;
 
 /// The jobs of the tenant that floods the queue.
 const FLOOD: u32 = 5_000;
@@ -9,7 +10,9 @@ const FLOOD: u32 = 5_000;
 /// Comparisons of needs with a worker while one job of tenant `quiet` is submitted, runs and ends, behind `flood` waiting
 /// jobs of another tenant that this worker cannot run.
 fn comparisons_behind(flood: u32, needs: fn(u32) -> Requirements) -> u64 {
-    let mut story = Story::new();
+    // Not held back by its quota, which would bound the flood by itself.
+    let quota = TenantQuota::unlimited();
+    let mut story = Story::with(Settings { quota, ..Settings::default() });
     story.is_checked = false;
     story.join_with("a", |join| {
         join.offer.labels = [("zone".to_owned(), "eu".to_owned())].into();
