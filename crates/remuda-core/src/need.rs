@@ -95,6 +95,8 @@ impl Requirements {
         services: &BTreeSet<Service>,
         offer: &Capabilities,
     ) -> Option<Mismatch> {
+        #[cfg(test)]
+        COMPARISONS.with(|count| count.set(count.get() + 1));
         if !services.contains(service) {
             return Some(Mismatch::NoService(service.clone()));
         }
@@ -128,6 +130,12 @@ impl Requirements {
 
 fn missing(needed: &BTreeSet<String>, listed: Option<&BTreeSet<String>>) -> Option<String> {
     needed.difference(listed?).next().cloned()
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often requirements were compared with a worker on this thread: the unit in which tests count work.
+    pub(crate) static COMPARISONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]

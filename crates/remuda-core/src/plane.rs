@@ -8,7 +8,7 @@
 //!
 //! | owner | holds | decides |
 //! |---|---|---|
-//! | `Jobs` | open jobs, queue, idempotency keys, recent outcomes | which job an event or a key means, who waits in which order |
+//! | `Jobs` | open jobs, queue, idempotency keys, recent outcomes, tenants' quotas | which job an event or a key means, who waits in which order, may this tenant have one more |
 //! | `Workers` | workers, free slots, pending orders, uptime, mass-loss brake | who is there, who is suspect, when to look again |
 //! | `Trust` | blocks, quarantine | may this worker run this shape, is it a trial, what follows from a verdict |
 //! | `Router` | placement rules of operators | who can take what, and why not |
@@ -35,7 +35,7 @@ use crate::affinity::Affinities;
 use crate::alarm::Alarm;
 use crate::block::Blocks;
 use crate::brake::MassLoss;
-use crate::id::{JobId, MachineId, Sequence, Term, WorkerId};
+use crate::id::{JobId, MachineId, Sequence, Tenant, Term, WorkerId};
 use crate::job::{Job, JobState};
 use crate::quarantine::Quarantine;
 use crate::record::{AcceptedJob, JobStatus, StoredState};
@@ -80,6 +80,7 @@ pub use event::{JoinProof, PlaneAnswer, PlaneEffect, PlaneEvent, Step};
 use fleet_event::FleetEvent;
 use fleets::Fleets;
 use jobs::Jobs;
+pub use jobs::TenantUsage;
 use outbox::Outbox;
 pub use passed_over::PassedOver;
 use router::{Matching, Router};
@@ -351,6 +352,11 @@ impl Plane {
 
     pub fn open_jobs(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// What each tenant with open jobs uses of its quota.
+    pub fn tenant_usages(&self) -> impl Iterator<Item = (&Tenant, TenantUsage)> {
+        self.jobs.usages()
     }
 
     /// Number of jobs ahead of a queued one; None if it is not queued or too many are ahead.

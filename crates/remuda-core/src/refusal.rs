@@ -58,6 +58,14 @@ pub enum Refusal {
         open_max: usize,
         retry_after: Duration,
     },
+    /// The tenant has or does as much as it may; other tenants are not affected.
+    QuotaExceeded {
+        tenant: Tenant,
+        quota: QuotaKind,
+        limit: u64,
+        current: u64,
+        retry_after: Duration,
+    },
     /// No worker has these model files and node classes, and no fleet could bring them. Both are empty if each exists
     /// somewhere, and nowhere all of them.
     NoCapability {
@@ -85,6 +93,34 @@ pub enum Refusal {
     NothingToRemove {
         what: String,
     },
+}
+
+/// What a tenant has or does too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaKind {
+    OpenJobs,
+    SubmissionRate,
+    DistinctNeeds,
+}
+
+impl QuotaKind {
+    /// For programs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            QuotaKind::OpenJobs => "open_jobs",
+            QuotaKind::SubmissionRate => "submissions_per_second",
+            QuotaKind::DistinctNeeds => "distinct_needs",
+        }
+    }
+
+    /// The setting with the limit.
+    pub fn setting(self) -> &'static str {
+        match self {
+            QuotaKind::OpenJobs => "quota.open_jobs_max",
+            QuotaKind::SubmissionRate => "quota.submissions_per_second",
+            QuotaKind::DistinctNeeds => "quota.distinct_needs_max",
+        }
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -139,6 +175,24 @@ impl fmt::Display for Refusal {
                     "{open_max} jobs are unfinished, the maximum (`limits.open_jobs_max`): try again in {}",
                     humanize(*retry_after)
                 )
+            }
+            Refusal::QuotaExceeded { tenant, quota, limit, current, retry_after } => {
+                let (setting, wait) = (quota.setting(), humanize(*retry_after));
+                match quota {
+                    QuotaKind::OpenJobs => {
+                        write!(f, "tenant {tenant} has {current} unfinished jobs and may have {limit} ({setting}): ")?;
+                        write!(f, "cancel some or wait until some have ended; try again in {wait}")
+                    }
+                    QuotaKind::SubmissionRate => {
+                        write!(f, "tenant {tenant} is {current} submissions ahead of its {limit} a second ({setting}): ")?;
+                        write!(f, "submit more slowly; try again in {wait}")
+                    }
+                    QuotaKind::DistinctNeeds => {
+                        write!(f, "tenant {tenant} has unfinished jobs with {current} different needs and may have ")?;
+                        write!(f, "{limit} ({setting}): give jobs the same needs, or wait until some have ended; try ")?;
+                        write!(f, "again in {wait}")
+                    }
+                }
             }
             Refusal::NoCapability { models, classes } => write_lacking(f, models, classes),
             Refusal::ForbiddenClass { tenant, class } => {

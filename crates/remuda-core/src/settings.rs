@@ -2,13 +2,16 @@
 //! the environment and flags; the core only reads them.
 
 pub mod fleet;
+pub mod quota;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use self::fleet::FleetSettings;
-use crate::id::FleetId;
+use self::quota::TenantQuota;
+use crate::id::{FleetId, Tenant};
 use crate::strategy::OwnStrategy;
 use crate::tenant_rules::TenantRules;
 
@@ -63,6 +66,9 @@ pub struct Settings {
     pub look_ahead: usize,
     /// A job that has waited this long is not passed over for a warm one any more.
     pub warm_wait_max: Duration,
+    /// A waiting job counts as one priority higher for each of these; zero: priorities do not age. With five minutes a job of
+    /// the lowest priority overtakes new ones of the highest, 255 steps above, within a day.
+    pub priority_ageing: Duration,
     /// Share of the machines (in percent, and at least three) whose loss within one lease is a mass loss: no job is to blame
     /// for it.
     pub mass_loss_percent: u8,
@@ -70,6 +76,9 @@ pub struct Settings {
     pub plane_stall_max: Duration,
     /// Unfinished jobs the plane will hold; more are refused with a hint to come back.
     pub open_jobs_max: usize,
+    /// What each tenant may have and do, besides those in `tenant_quotas`.
+    pub quota: TenantQuota,
+    pub tenant_quotas: BTreeMap<Tenant, TenantQuota>,
     /// Blocks kept at most; the one that ends first makes room.
     pub blocks_max: usize,
     /// A worker that has been offline for this long is forgotten, or names would pile up for ever.
@@ -90,6 +99,10 @@ pub struct Settings {
 impl Settings {
     pub fn fleet(&self, id: &FleetId) -> Option<&FleetSettings> {
         self.fleets.iter().find(|fleet| fleet.id == *id)
+    }
+
+    pub fn quota_of(&self, tenant: &Tenant) -> &TenantQuota {
+        self.tenant_quotas.get(tenant).unwrap_or(&self.quota)
     }
 }
 
@@ -120,9 +133,12 @@ impl Default for Settings {
             probation_after: 3,
             look_ahead: 32,
             warm_wait_max: Duration::from_secs(60),
+            priority_ageing: Duration::from_secs(300),
             mass_loss_percent: 50,
             plane_stall_max: Duration::from_secs(3),
             open_jobs_max: 2_000_000,
+            quota: TenantQuota::default(),
+            tenant_quotas: BTreeMap::new(),
             blocks_max: 10_000,
             forget_workers_after: Duration::from_secs(24 * 3600),
             cycle_every: Duration::from_secs(30),

@@ -91,6 +91,8 @@ pub struct Worker {
     warm: Vec<Shape>,
     run_times: BTreeMap<Shape, Duration>,
     pub idle_since: Timestamp,
+    /// The last job from the queue that its free slot was offered went before others because of its age: the next one does not.
+    pub took_aged: bool,
     /// When the row was last stored; limits how often beats write it.
     pub stored_at: Timestamp,
     pub stored_counts: AttemptCounts,
@@ -170,6 +172,7 @@ impl Worker {
             warm: Vec::new(),
             run_times: BTreeMap::new(),
             idle_since: now,
+            took_aged: false,
             stored_at: now,
             stored_counts: AttemptCounts::default(),
         }
@@ -423,6 +426,7 @@ impl Worker {
             warm: Vec::new(),
             run_times: BTreeMap::new(),
             idle_since: now,
+            took_aged: false,
             stored_at: now,
             stored_counts: AttemptCounts::default(),
         }

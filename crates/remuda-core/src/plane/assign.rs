@@ -38,8 +38,11 @@ impl Plane {
 
     /// Assigns as many jobs to a worker as it can take. A job that prefers another free worker goes there instead.
     pub(super) fn assign(&mut self, now: Timestamp, id: &WorkerId) {
-        while let Some((job, preferred)) = self.matching(now).next_for(id) {
-            self.start(now, job, preferred.as_ref().unwrap_or(id));
+        while let Some((next, preferred)) = self.matching(now).next_for(id) {
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.took_aged = next.is_aged;
+            }
+            self.start(now, next.job, preferred.as_ref().unwrap_or(id));
         }
         self.workers.update_free(now, id);
     }

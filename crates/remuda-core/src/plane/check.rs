@@ -20,6 +20,10 @@ impl Plane {
         if ready != self.jobs.queue().len() {
             return Err(format!("{} jobs are queued, {ready} of them are known", self.jobs.queue().len()));
         }
+        let counted: usize = self.tenant_usages().map(|(_, usage)| usage.open_jobs).sum();
+        if counted != self.jobs.len() {
+            return Err(format!("{counted} jobs count against quotas, {} are open", self.jobs.len()));
+        }
         self.check_workers(now)?;
         self.check_no_idle_worker(now)
     }

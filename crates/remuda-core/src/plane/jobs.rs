@@ -2,10 +2,13 @@
 //! map, queue and keys together, here.
 
 mod recently_ended;
+mod tenant_usage;
 
 use std::collections::BTreeMap;
 
 use self::recently_ended::RecentlyEnded;
+pub use self::tenant_usage::TenantUsage;
+use self::tenant_usage::TenantUsages;
 use super::{JobSubmission, KnownKey};
 use crate::id::{Attempt, Incarnation, JobId, Tenant, WorkerId};
 use crate::job::{Job, JobEvent, JobExtras, JobState};
@@ -23,6 +26,7 @@ pub(super) struct Jobs {
     kinds: JobKinds,
     keys: BTreeMap<(Tenant, String), KnownKey>,
     ended: RecentlyEnded,
+    usages: TenantUsages,
 }
 
 /// An attempt that a worker holds.
@@ -50,6 +54,26 @@ impl Jobs {
         self.insert(job)
     }
 
+    /// Whether its tenant may have one more such job now.
+    pub(super) fn check_quota(
+        &self,
+        now: Timestamp,
+        job: &AcceptedJob,
+        settings: &Settings,
+    ) -> Result<(), Refusal> {
+        self.usages.admit(now, job, settings.quota_of(&job.tenant))
+    }
+
+    /// Counts a submission that is about to be accepted.
+    pub(super) fn record_submission(&mut self, now: Timestamp, tenant: &Tenant, settings: &Settings) {
+        self.usages.record_submission(now, tenant, settings.quota_of(tenant));
+    }
+
+    /// What each tenant with open jobs uses of its quota.
+    pub(super) fn usages(&self) -> impl Iterator<Item = (&Tenant, TenantUsage)> {
+        self.usages.iter()
+    }
+
     /// A stored job. It is queued if it may start.
     pub(super) fn restore(&mut self, now: Timestamp, accepted: AcceptedJob, status: JobStatus) -> &Job {
         let mut job = self.header(accepted);
@@ -65,6 +89,7 @@ impl Jobs {
             let known = KnownKey { job: job.id, fingerprint: key.fingerprint };
             self.keys.insert((job.tenant.clone(), key.key.clone()), known);
         }
+        self.usages.insert(&job.tenant, &job.kind.demand);
         self.open.entry(job.id).insert_entry(job).into_mut()
     }
 
@@ -189,6 +214,7 @@ impl Jobs {
         let job = self.open.remove(&id)?;
         debug_assert!(matches!(job.state(), JobState::Ended(_)));
         self.queue.remove(queue_entry(&job));
+        self.usages.remove(&job.tenant, &job.kind.demand);
         let status = job.status(now);
         if let Some(forgotten) = self.ended.insert(&job, &status.state) {
             self.keys.remove(&forgotten);

@@ -16,7 +16,7 @@ use crate::document::{Collection, Document};
 use crate::id::{JobId, Shape, Tenant, WorkerId};
 use crate::job::{Job, JobState};
 use crate::need::Mismatch;
-use crate::queue::{Demand, Matcher};
+use crate::queue::{Demand, Matcher, NextJob, QueueRules, WorkerProfile};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
@@ -131,20 +131,21 @@ impl<'a> Matching<'a> {
 
     /// The next job for a worker with a free slot, and the worker that gets it: another free one if the job prefers
     /// that.
-    pub(super) fn next_for(&self, id: &WorkerId) -> Option<(JobId, Option<WorkerId>)> {
+    pub(super) fn next_for(&self, id: &WorkerId) -> Option<(NextJob, Option<WorkerId>)> {
         let worker = self.workers.get(id).filter(|worker| worker.free_slots(self.now) > 0)?;
         if self.jobs.queue().is_empty() {
             return None;
         }
         let matcher = WorkerMatcher { matching: *self, worker };
-        let id = self.jobs.queue().next(&matcher, self.settings.look_ahead)?;
-        let job = self.jobs.get(id);
+        let Settings { look_ahead, priority_ageing, .. } = *self.settings;
+        let next = self.jobs.queue().next(&matcher, QueueRules { look_ahead, priority_ageing })?;
+        let job = self.jobs.get(next.job);
         // A strategy orders all workers, so that another free one may be better.
         let better = match self.settings.strategy.is_set() {
             true => job.and_then(|job| self.best_worker(job)),
             false => job.and_then(|job| self.preferred_worker(job)),
         };
-        Some((id, better))
+        Some((next, better))
     }
 
     fn rank(&self, job: &Job, worker: &Worker) -> i32 {
@@ -270,6 +271,11 @@ struct WorkerMatcher<'a> {
 }
 
 impl Matcher for WorkerMatcher<'_> {
+    fn profile(&self) -> WorkerProfile<'_> {
+        let Worker { id, services, offer, .. } = self.worker;
+        WorkerProfile { id, services, labels: &offer.labels }
+    }
+
     fn fits(&self, demand: &Demand) -> bool {
         mismatch(demand, self.worker).is_none()
     }
@@ -296,7 +302,14 @@ impl Matcher for WorkerMatcher<'_> {
     }
 
     fn is_overdue(&self, job: JobId) -> bool {
-        let patience = self.matching.settings.warm_wait_max;
-        self.matching.jobs.get(job).is_some_and(|job| job.age(self.matching.now) >= patience)
+        self.waited(job) >= self.matching.settings.warm_wait_max
+    }
+
+    fn waited(&self, job: JobId) -> Duration {
+        self.matching.jobs.get(job).map_or(Duration::ZERO, |job| job.age(self.matching.now))
+    }
+
+    fn took_aged(&self) -> bool {
+        self.worker.took_aged
     }
 }

@@ -56,7 +56,9 @@ impl Plane {
         }
         let AcceptedJob { tenant, needs, .. } = &mut submission.job;
         self.settings.tenants.apply(tenant, needs)?;
+        self.jobs.check_quota(now, &submission.job, &self.settings)?;
         self.admit(&submission.job)?;
+        self.jobs.record_submission(now, &submission.job.tenant, &self.settings);
         let id = submission.job.id;
         assert!(self.jobs.get(id).is_none(), "job ids are drawn once");
         let JobSubmission { job: mut accepted, deadline, workflow, .. } = submission;

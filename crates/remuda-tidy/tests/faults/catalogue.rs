@@ -283,6 +283,6 @@ const VERDICTS: &[FaultRow] = &[
     built("J16", "one 401 or 403 from a provider or a proxy"),
     built("J17", "orphans are found, and the plane restarts every few seconds"),
     built("J18", "a worker claims giant numbers of slots, attempts, incarnations"),
-    later("J19", "a few clients cause an extreme load", BOUNDS),
+    built("J19", "a few clients cause an extreme load"),
     later("J20", "a log is truncated, a folder deleted, an old copy restored", BOUNDS),
 ];
