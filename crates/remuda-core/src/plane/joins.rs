@@ -198,13 +198,18 @@ impl Plane {
         let held_attempts: BTreeSet<_> = held.iter().map(|held| (held.job, held.attempt)).collect();
         let is_held = |job, attempt| held_attempts.contains(&(job, attempt));
         // Kept attempts first, so that no slot is given away twice.
+        let kept = former.assignments.iter().filter(|(job, hold)| is_held(**job, hold.attempt)).count();
+        let slots = self.workers.get(id).map_or(0, |worker| worker.slots as usize);
+        let mut free_slots = slots.saturating_sub(kept);
         let lost: Vec<_> = former
             .assignments
             .iter()
             .filter(|(job, hold)| {
-                // An order that was never sent goes to the new incarnation.
-                let stays = hold.sends == 0 || is_held(**job, hold.attempt);
-                !(stays && self.adopt(now, id, **job, hold))
+                // An order that was never sent goes to the new incarnation if that has a slot for it.
+                let is_held = is_held(**job, hold.attempt);
+                let has_slot = !is_held && hold.sends == 0 && free_slots > 0;
+                free_slots -= usize::from(has_slot);
+                !((is_held || has_slot) && self.adopt(now, id, **job, hold))
             })
             .map(|(job, hold)| (*job, hold.attempt, hold.may_have_started()))
             .collect();
