@@ -34,6 +34,11 @@ impl Timestamp {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
+    /// The time between two moments, in either order.
+    pub fn apart(self, other: Timestamp) -> Duration {
+        self.since(other).max(other.since(self))
+    }
+
     #[must_use]
     pub fn plus(self, duration: Duration) -> Timestamp {
         let millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);

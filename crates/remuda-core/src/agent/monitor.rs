@@ -170,7 +170,7 @@ impl Agent {
             ProbeResult::Pending { .. } | ProbeResult::Running => {
                 // The probe may have overtaken the reply to the submission.
                 work.incarnation = incarnation;
-                self.still_there(now, job, trigger, &result);
+                self.still_there(now, job, trigger, &result, next);
             }
             ProbeResult::Interrupted => {
                 let message = format!("another client interrupted it (seen {trigger})");
@@ -202,12 +202,27 @@ impl Agent {
         }
     }
 
-    /// The service has the attempt: its silence starts over. This is no progress, unless it waits for other work there.
-    fn still_there(&mut self, now: Timestamp, job: JobId, trigger: ProbeTrigger, result: &ProbeResult) {
+    /// The service has the attempt. This is no progress, unless it waits for other work there.
+    fn still_there(
+        &mut self,
+        now: Timestamp,
+        job: JobId,
+        trigger: ProbeTrigger,
+        result: &ProbeResult,
+        next: Option<ProbeTrigger>,
+    ) {
         self.health.answered();
         let Some(work) = self.held.get_mut(&job) else { return };
         work.stage = Stage::Accepted;
-        work.watch.signal(now);
+        // An attempt that runs and was asked about for another reason is still silent: otherwise each such question would put
+        // off the one after which a mute socket is opened again.
+        let is_still_silent = matches!(result, ProbeResult::Running)
+            && !matches!(trigger, ProbeTrigger::Submitted | ProbeTrigger::Silence);
+        if !is_still_silent {
+            work.watch.signal(now);
+        } else if next != Some(ProbeTrigger::Silence) {
+            work.watch.resume();
+        }
         (work.probe.missing_since, work.probe.early_misses) = (None, 0);
         let behind = match result {
             ProbeResult::Pending { ahead } => {

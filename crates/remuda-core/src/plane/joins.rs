@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::attempts::Blame;
-use super::workers::{PresenceChange, Suspect};
+use super::workers::{PresenceChange, Restart, Suspect};
 use super::{DomainEvent, JoinProof, Plane, PlaneAnswer};
 use crate::alarm::Alarm;
 use crate::id::{Attempt, Hash, Incarnation, JobId, MachineId, WorkerId};
@@ -198,13 +198,18 @@ impl Plane {
         let held_attempts: BTreeSet<_> = held.iter().map(|held| (held.job, held.attempt)).collect();
         let is_held = |job, attempt| held_attempts.contains(&(job, attempt));
         // Kept attempts first, so that no slot is given away twice.
+        let kept = former.assignments.iter().filter(|(job, hold)| is_held(**job, hold.attempt)).count();
+        let slots = self.workers.get(id).map_or(0, |worker| worker.slots as usize);
+        let mut free_slots = slots.saturating_sub(kept);
         let lost: Vec<_> = former
             .assignments
             .iter()
             .filter(|(job, hold)| {
-                // An order that was never sent goes to the new incarnation.
-                let stays = hold.sends == 0 || is_held(**job, hold.attempt);
-                !(stays && self.adopt(now, id, **job, hold))
+                // An order that was never sent goes to the new incarnation if that has a slot for it.
+                let is_held = is_held(**job, hold.attempt);
+                let has_slot = !is_held && hold.sends == 0 && free_slots > 0;
+                free_slots -= usize::from(has_slot);
+                !((is_held || has_slot) && self.adopt(now, id, **job, hold))
             })
             .map(|(job, hold)| (*job, hold.attempt, hold.may_have_started()))
             .collect();
@@ -217,7 +222,9 @@ impl Plane {
         let suspects: Vec<_> = suspects.map(|(job, attempt, _)| (*job, *attempt)).collect();
         let explained = self.record_restart(now, former, &suspects);
         for (job, attempt, has_begun) in lost {
-            let blame = match is_suspect(has_begun) && !explained.contains(&(job, attempt)) {
+            let is_alone = !explained.contains(&(job, attempt))
+                && !self.went_down_with_others(id, former.watch.seen_at(), job);
+            let blame = match is_suspect(has_begun) && is_alone {
                 true => self.crash_blame(job, id, CrashEvidence::Circumstantial),
                 false => Blame::Unrelated,
             };
@@ -242,7 +249,8 @@ impl Plane {
                 Some(Suspect { job: *job, attempt: *attempt, shape: shape_of(job)? })
             })
             .collect();
-        let explained = self.workers.restarts_mut().record(now, &former.machine, shapes, suspects);
+        let (machine, heard_at) = (former.machine.clone(), former.watch.seen_at());
+        let explained = self.workers.record_restart(Restart { at: now, machine, heard_at, shapes, suspects });
         for Suspect { job, attempt, .. } in &explained {
             if let Some(status) = self.jobs.withdraw_crash(*job, *attempt).map(|job| job.status(now)) {
                 self.outbox.record(Record::JobStatus { job: *job, status });

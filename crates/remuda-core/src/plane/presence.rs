@@ -125,17 +125,26 @@ impl Plane {
         let reason = worker.reason.clone();
         let held: Vec<_> =
             worker.assignments.iter().map(|(job, hold)| (*job, hold.may_have_started())).collect();
+        let seen_at = worker.watch.seen_at();
         let is_one_of_many = self.workers.mass_loss().is_mass()
             || self.workers.silent_lately(now, id, self.settings.lease) >= LOST_TOGETHER_MIN;
         for (job, has_begun) in held {
             // A worker that fell silent before it confirmed the job, or together with others, was not crashed by it.
-            let blame = match has_begun && !is_one_of_many {
+            let is_alone = !is_one_of_many && !self.went_down_with_others(id, seen_at, job);
+            let blame = match has_begun && is_alone {
                 true => self.crash_blame(job, id, CrashEvidence::Circumstantial),
                 false => Blame::Unrelated,
             };
             let why = format!("worker {id} fell silent: {reason}");
             self.lose(now, job, AttemptVerdict::WorkerSilent, why, blame);
         }
+    }
+
+    /// Whether so many other machines went down at about the same time that this job was not the reason. The last sign of life
+    /// of an idle worker may be as old as its interval.
+    pub(super) fn went_down_with_others(&self, id: &WorkerId, heard_at: Timestamp, job: JobId) -> bool {
+        let Some(shape) = self.jobs.get(job).map(|job| *job.kind.shape) else { return false };
+        self.workers.went_down_with(id, heard_at, self.settings.beat_idle, shape) >= LOST_TOGETHER_MIN
     }
 
     /// Takes away attempts that overran their limits; their worker is ordered to cancel them.

@@ -26,7 +26,8 @@ use crate::wire::HeldAttempt;
 use crate::worker::{PendingCancel, Worker};
 
 pub(super) use self::machines::PresenceChange;
-pub(super) use self::restarts::{Restarts, Suspect};
+use self::restarts::Restarts;
+pub(super) use self::restarts::{Restart, Suspect};
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Workers {
@@ -130,8 +131,28 @@ impl Workers {
         lost.filter(|machine| Some(*machine) != own).collect::<BTreeSet<_>>().len()
     }
 
-    pub(super) fn restarts_mut(&mut self) -> &mut Restarts {
-        &mut self.restarts
+    /// How many other machines went down at about the time when this worker was last heard: they are silent since then, or
+    /// have restarted since, without this shape.
+    pub(super) fn went_down_with(
+        &self,
+        id: &WorkerId,
+        heard_at: Timestamp,
+        apart_max: Duration,
+        shape: Hash,
+    ) -> usize {
+        let own = self.known.get(id).map(|worker| &worker.machine);
+        let is_silent = |worker: &&Worker| {
+            worker.presence() != Presence::Online
+                && worker.state() != WorkerState::Terminated
+                && worker.watch.seen_at().apart(heard_at) <= apart_max
+        };
+        let silent = self.known.values().filter(is_silent).map(|worker| &worker.machine);
+        let others = silent.chain(self.restarts.since(heard_at, apart_max, shape));
+        others.filter(|machine| Some(*machine) != own).collect::<BTreeSet<_>>().len()
+    }
+
+    pub(super) fn record_restart(&mut self, restart: Restart) -> Vec<Suspect> {
+        self.restarts.record(restart)
     }
 
     pub(super) fn free(&self) -> &BTreeSet<WorkerId> {

@@ -42,6 +42,11 @@ impl Watch {
         self.is_probing = false;
     }
 
+    /// The probe has its answer, which was no sign of life: silence still counts from the last one.
+    pub fn resume(&mut self) {
+        self.is_probing = false;
+    }
+
     /// We did not listen for `deaf_for`: that time does not count as silence, and `seen_at` still shows the last signal.
     pub fn extend_deadline(&mut self, now: Timestamp, deaf_for: Duration) {
         self.counted_from = self.counted_from.plus(deaf_for).min(now);

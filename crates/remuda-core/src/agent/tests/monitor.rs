@@ -178,8 +178,55 @@ fn one_miss_between_two_sightings_counts_for_nothing() {
             (20, probed(ProbeResult::Unknown), &[]),
             (5020, AgentEvent::Tick, &["probe 1 1"]),
             (5030, probed(ProbeResult::Running), &[]),
+            (30_010, AgentEvent::Tick, &["probe 1 1"]),
+            (30_020, probed(ProbeResult::Unknown), &[]),
+        ],
+    );
+}
+
+/// Faults: W7, W8. World 1400017599: the answer to a question from before the attempt was submitted came late, and the question
+/// that it led to put off the reopening of a mute socket.
+#[test]
+fn other_questions_do_not_put_off_the_one_that_reopens_a_mute_socket() {
+    let opened = || AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: ServiceIncarnation(1) });
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (20, probed(ProbeResult::Running), &[]),
+            (15_000, probed(ProbeResult::Unknown), &[]),
+            (20_000, AgentEvent::Tick, &["probe 1 1"]),
+            (20_010, probed(ProbeResult::Running), &[]),
+            (30_019, AgentEvent::Tick, &[]),
+            (30_020, AgentEvent::Tick, &["probe 1 1"]),
+            (30_030, probed(ProbeResult::Running), &["reopen"]),
+            // The question about the new socket puts off nothing either, and a silence that falls into it is asked about once.
+            (60_025, opened(), &["probe 1 1"]),
+            (60_030, AgentEvent::Tick, &[]),
+            (60_040, probed(ProbeResult::Running), &["probe 1 1"]),
+            (60_050, AgentEvent::Tick, &[]),
+            (60_060, probed(ProbeResult::Running), &["reopen"]),
+            (60_070, AgentEvent::Tick, &[]),
+        ],
+    );
+}
+
+/// Faults: W7, V14. The question after a silence was not answered, nor in time: the next answer is followed by it again.
+#[test]
+fn silence_whose_question_got_no_answer_is_asked_about_again() {
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (20, probed(ProbeResult::Running), &[]),
+            (30_020, AgentEvent::Tick, &["probe 1 1"]),
+            (30_030, probed(no_answer()), &[]),
             (35_030, AgentEvent::Tick, &["probe 1 1"]),
-            (35_040, probed(ProbeResult::Unknown), &[]),
+            (35_040, probed(ProbeResult::Running), &[]),
+            (35_041, AgentEvent::Tick, &["probe 1 1"]),
+            (35_050, probed(ProbeResult::Running), &["reopen"]),
         ],
     );
 }

@@ -31,6 +31,26 @@ fn what_a_new_process_still_holds_is_taken_over_before_it_gets_anything_new() {
     story.are(&[last, lost], "queued");
 }
 
+/// Faults: A16, V11. World 1400013798: a worker whose service had become sick joined again, and was sent an order that it had to
+/// turn down.
+#[test]
+fn order_that_was_never_sent_does_not_go_to_a_process_without_a_slot_for_it() {
+    let mut story = Story::new();
+    story.join_with("a", |join| join.slots = 2);
+    story.beat("a").unwrap();
+    let jobs = [story.submit("s"), story.submit("t")];
+    story.are(&jobs, "running on a, attempt 1");
+    story.join_with("a", |join| join.slots = 1);
+    story.is(jobs[0], "running on a, attempt 1");
+    story.is(jobs[1], "queued");
+    story.join_with("b", |join| join.slots = 0);
+    story.beat("b").unwrap();
+    let order = story.submit_with("u", |it| it.job.needs.pin = Some(id("b"))).unwrap();
+    story.is(order, "queued");
+    story.join_with("b", |join| join.slots = 1);
+    story.is(order, "running on b, attempt 1");
+}
+
 /// Faults: A2.
 #[test]
 fn the_job_of_a_dead_worker_starts_elsewhere_when_its_lease_is_over() {

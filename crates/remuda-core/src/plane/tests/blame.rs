@@ -287,6 +287,56 @@ fn restart_of_several_machines_is_held_against_no_job() {
     }
 }
 
+/// A job that took down `a` and `b` as far as is known, and is tried alone on `c`, while `d` and `e` run other things.
+fn tried_alone() -> (Story, JobId) {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    ["b", "c", "d", "e"].iter().for_each(|worker| story.join(worker));
+    for worker in ["d", "e"] {
+        story.submit_with(worker, |it| it.job.needs.pin = Some(id(worker))).unwrap();
+    }
+    story.work_to(5, &["a", "b", "c", "d", "e"]);
+    story.work_to(45, &["b", "c", "d", "e"]);
+    story.work_to(90, &["c", "d", "e"]);
+    story.is(job, "running on c, attempt 3");
+    (story, job)
+}
+
+/// Faults: J8, A11. World 1400044097: machines that went down together come back one after the other, so the first one is judged
+/// while the others are still silent.
+#[test]
+fn trial_that_goes_down_with_other_machines_decides_nothing() {
+    let (mut story, job) = tried_alone();
+    story.to(115);
+    story.join("c");
+    story.work_to(125, &["c"]);
+    story.is(job, "running on c, attempt 4");
+    assert_eq!(story.kept.status(job).crashed_workers.len(), 2);
+    // One other machine is no mass loss.
+    let (mut story, job) = tried_alone();
+    story.work_to(115, &["e"]);
+    story.join("c");
+    story.is(job, "stopped: poison: it crashed a and b and c");
+}
+
+/// Faults: J8, A11. World 1400044097: the others are back by the time when this one is judged.
+#[test]
+fn trial_that_is_judged_after_the_others_came_back_decides_nothing() {
+    let (mut story, job) = tried_alone();
+    story.to(100);
+    ["d", "e"].iter().for_each(|worker| story.join(worker));
+    story.work_to(170, &["d", "e"]);
+    story.is(job, "queued");
+    assert_eq!(story.kept.status(job).crashed_workers.len(), 2);
+    // One other machine is no mass loss.
+    let (mut story, job) = tried_alone();
+    story.work_to(100, &["e"]);
+    story.join("d");
+    story.work_to(170, &["d", "e"]);
+    story.is(job, "stopped: poison: it crashed a and b and c");
+}
+
 /// Faults: J8. Copies of one bad workflow crash several machines at once: that explains nothing.
 #[test]
 fn copies_of_one_workflow_that_crash_together_are_each_suspect() {
