@@ -95,6 +95,8 @@ pub struct ServeSettings {
     /// Longest pause between two chunks of a blob upload.
     pub blob_upload_idle_timeout: Duration,
     pub webhooks_allow_private: AllowPrivate,
+    /// ComfyUI's `/queue` lists one running prompt at most.
+    pub comfyui_one_running: bool,
     pub access: AccessSettings,
     /// Starts workers over SSH on machines of fleets with `start = "ssh"`.
     pub start_worker: bool,
@@ -170,6 +172,7 @@ impl ResolvedConfig {
                 // The same as for other request bodies: a client that pauses longer is gone.
                 blob_upload_idle_timeout: Duration::from_secs(15),
                 webhooks_allow_private: AllowPrivate::Auto,
+                comfyui_one_running: false,
                 access: AccessSettings::default(),
                 start_worker: true,
                 ui: None,

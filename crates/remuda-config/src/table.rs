@@ -30,6 +30,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Access", keys: access::ACCESS },
     Group { title: "Blobs", keys: BLOBS },
     Group { title: "Webhooks", keys: WEBHOOKS },
+    Group { title: "ComfyUI API", keys: COMFYUI },
     Group { title: "Scaling", keys: SCALING },
     Group { title: "The agent", keys: AGENT },
     Group { title: "Models", keys: MODELS },
@@ -320,6 +321,13 @@ const WEBHOOKS: &[Key] = &[Key::new(
     slot!(serve.webhooks_allow_private),
     Choice(&["auto", "yes", "no"]),
     "Allow webhooks to loopback and private addresses; `auto` allows them only while the plane listens on loopback.",
+)];
+
+const COMFYUI: &[Key] = &[Key::new(
+    "comfyui.one_running",
+    slot!(serve.comfyui_one_running),
+    Switch,
+    "List one running prompt in `/queue`, and the others first among the pending ones: for clients that fail if two run at once.",
 )];
 
 const SCALING: &[Key] = &[
