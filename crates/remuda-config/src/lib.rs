@@ -100,6 +100,8 @@ pub struct ServeSettings {
     pub blob_upload_idle_timeout: Duration,
     /// Loopback and private addresses that webhooks may go to.
     pub webhooks_private_targets: Vec<PrivateTarget>,
+    /// ComfyUI's `/queue` lists one running prompt at most.
+    pub comfyui_one_running: bool,
     pub access: AccessSettings,
     /// Starts workers over SSH on machines of fleets with `start = "ssh"`.
     pub start_worker: bool,
@@ -159,6 +161,7 @@ impl ResolvedConfig {
                 // The same as for other request bodies: a client that pauses longer is gone.
                 blob_upload_idle_timeout: Duration::from_secs(15),
                 webhooks_private_targets: Vec::new(),
+                comfyui_one_running: false,
                 access: AccessSettings::default(),
                 start_worker: true,
                 ui: None,

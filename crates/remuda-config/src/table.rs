@@ -30,6 +30,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Access", keys: access::ACCESS },
     Group { title: "Blobs", keys: BLOBS },
     Group { title: "Webhooks", keys: WEBHOOKS },
+    Group { title: "ComfyUI API", keys: COMFYUI },
     Group { title: "Scaling", keys: SCALING },
     Group { title: "The agent", keys: AGENT },
     Group { title: "Models", keys: MODELS },
@@ -326,6 +327,13 @@ const WEBHOOKS: &[Key] = &[Key::new(
     slot!(serve.webhooks_private_targets),
     Targets,
     "Loopback and private addresses that webhooks may go to, with or without a port; none by default, wherever the plane listens.",
+)];
+
+const COMFYUI: &[Key] = &[Key::new(
+    "comfyui.one_running",
+    slot!(serve.comfyui_one_running),
+    Switch,
+    "List one running prompt in `/queue`, and the others first among the pending ones: for clients that fail if two run at once.",
 )];
 
 const SCALING: &[Key] = &[

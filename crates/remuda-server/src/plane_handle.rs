@@ -120,6 +120,22 @@ impl PlaneHandle {
         reply.await.map_err(|_| PlaneError::Stopping)
     }
 
+    /// As `read`, answered once everything that was read is stored: a job that the plane no longer has is found in the store.
+    pub async fn read_stored<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Plane, Timestamp) -> T + Clone + Send + 'static,
+    ) -> Result<T, PlaneError> {
+        // Answers leave in the order of the batches, and this one is no earlier than the read.
+        let flush = self.request_queued(PlaneEvent::Flush);
+        let (seen, stored) = tokio::join!(self.read(question.clone()), flush);
+        match stored {
+            // What was read is discarded, and the plane was reloaded from the store.
+            Err(PlaneError::NotStored(_)) => self.read(question).await,
+            Err(error) => Err(error),
+            Ok(_) => seen,
+        }
+    }
+
     pub async fn stop(&self) {
         drop(self.inbox.send(Message::Stop).await);
     }

@@ -54,6 +54,8 @@ pub struct SharedContext {
     /// How long finished jobs are kept, and assets without an expiry of their own.
     pub retention: Duration,
     pub comfyui: ComfyuiApi,
+    /// `/queue` lists one running prompt at most.
+    pub comfyui_one_running: bool,
     /// The models of this process, which `/v1` calls directly.
     pub models: LocalModels,
     /// The deadline of a call to `/v1`.
@@ -133,6 +135,7 @@ impl Context {
             retention: settings.retention,
             comfy_v2: comfy_v2::ComfyV2State::default(),
             comfyui: ComfyuiApi::default(),
+            comfyui_one_running: settings.comfyui_one_running,
             models: LocalModels::default(),
             request_timeout,
             ui: settings.ui.clone(),

@@ -4,6 +4,9 @@
 //! client that names itself (`?client_id=`) gets its own running prompts first, the one that started first before the others,
 //! and `/interrupt?client_id=` stops only these. The others stay in the list: a client that looks for a prompt by its id
 //! would take a missing one for lost.
+//!
+//! Some clients do not name themselves and fail if two prompts run. For them `comfyui.one_running` lists all but the first as
+//! the next pending ones, which `/queue` then also removes; `/interrupt` still stops everything that runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -42,11 +45,12 @@ pub(super) struct OpenPrompts {
 }
 
 impl OpenPrompts {
+    /// A prompt that has left the queue is in the history: some clients look there next, and take it for lost otherwise.
     pub(super) async fn read(context: &Context, tenant: &Tenant) -> Result<OpenPrompts, PlaneError> {
         let tenant = tenant.clone();
         let prompts: Vec<(bool, i8, Prompt)> = context
             .plane
-            .read(move |plane, now| {
+            .read_stored(move |plane, now| {
                 let theirs = plane.jobs().filter(|job| belongs_to(job, &tenant));
                 theirs
                     .map(|job| {
@@ -77,6 +81,21 @@ impl OpenPrompts {
         pending.sort_by_key(|(priority, prompt)| (*priority, prompt.job));
         open.pending = pending.into_iter().map(|(_, prompt)| prompt).collect();
         Ok(open)
+    }
+
+    /// The prompts as `/queue` lists them to this client.
+    async fn list(context: &Context, tenant: &Tenant, client: Option<&str>) -> Result<OpenPrompts, PlaneError> {
+        let mut open = OpenPrompts::read(context, tenant).await?;
+        sort_running(&mut open.running, client);
+        if context.comfyui_one_running {
+            open.keep_one_running();
+        }
+        Ok(open)
+    }
+
+    fn keep_one_running(&mut self) {
+        let others = self.running.drain(self.running.len().min(1)..);
+        self.pending.splice(..0, others);
     }
 }
 
@@ -118,8 +137,7 @@ pub(super) async fn list(
     uri: Uri,
 ) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let mut open = OpenPrompts::read(&context, &tenant).await?;
-    sort_running(&mut open.running, named_client(&uri).as_deref());
+    let open = OpenPrompts::list(&context, &tenant, named_client(&uri).as_deref()).await?;
     let mut bytes_left = QUEUE_BYTES_MAX;
     let running = queue_tuples(&context, &open.running, &mut bytes_left).await?;
     let next = &open.pending[..open.pending.len().min(PENDING_MAX)];
@@ -181,11 +199,12 @@ impl DeleteRequest {
 pub(super) async fn change(
     State(context): State<Context>,
     caller: Caller,
+    uri: Uri,
     body: Bytes,
 ) -> Result<StatusCode, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let request = DeleteRequest::read(&body)?;
-    let open = OpenPrompts::read(&context, &tenant).await?;
+    let open = OpenPrompts::list(&context, &tenant, named_client(&uri).as_deref()).await?;
     for prompt in &open.pending {
         if request.clear || request.delete.contains(&prompt.id) {
             cancel(&context, prompt.job, "taken out of the queue").await?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::fleet::{Fleet, client, client_folder, ended_well};
 use super::tools::{comfy_script_source, suites_python};
-use crate::harness::{Process, assert_contains_all};
+use crate::harness::{Plane, Process, QUICK, assert_contains_all};
 
 /// One of our scripts, with the addresses of Remuda and of a server behind it.
 async fn script(python: &Path, fleet: &Fleet, name: &str) -> String {
@@ -47,11 +47,11 @@ async fn comfyscript_passes_its_own_tests() {
     assert_contains_all(&said, &["test_workflow[default.json-script0] PASSED", "14 passed"]);
 }
 
-/// Its only test of its own is of its parser of arguments, and talks to no server.
+/// Its only test of its own is of its parser of arguments, and talks to no server. It asserts that one prompt runs at most.
 #[tokio::test]
 async fn comfyui_utils_runs_prompts_and_its_own_example() {
     let Some(python) = suites_python() else { return };
-    let fleet = Fleet::start().await;
+    let fleet = Fleet::on(Plane::start(&[QUICK, &["comfyui.one_running=true"]].concat()).await).await;
     assert_contains_all(&script(&python, &fleet, "utils.py").await, &["done"]);
     let folder = client_folder(&fleet, &["sdxl.json"]);
     // Where the example looks for it; its own needs models of many gigabytes.

@@ -1,4 +1,5 @@
-"""A script as users of comfyui_utils write it: a prompt, followed by callbacks. Refusals read as those of the server.
+"""A script as users of comfyui_utils write it: a prompt, followed by callbacks; then two at once. Refusals read as those of
+the server.
 
 utils.py URL SERVER
 """
@@ -65,6 +66,13 @@ async def main():
         told, picture = await run(api, graph)
         assert set(told.positions) <= {0}, told.positions
         assert picture.size == (64, 48) and picture.getpixel((0, 0)) == (255, 255, 255 - color // 2), picture
+    slow = [copy.deepcopy(GRAPH) for _ in range(2)]
+    for color, graph in enumerate(slow):
+        graph["1"]["inputs"]["color"] = 0x40 + color
+        graph["2"] = {"class_type": "RemudaSleep", "inputs": {"image": ["1", 0], "seconds": 1.5, "steps": 15, "preview": False}}
+    both = await asyncio.gather(*(run(api, graph) for graph in slow))
+    assert [picture.getpixel((0, 0)) for _, picture in both] == [(0, 0, 0x40), (0, 0, 0x41)], both
+    assert any(1 in told.positions for told, _ in both), [told.positions for told, _ in both]
     for wrong in [("1", "width", "wide"), ("1", "batch_size", 0), ("2", "image", ["1", 7]), ("1", "width", None)]:
         assert await refusal(api, *wrong) == await refusal(bare, *wrong), wrong
     print("done", flush=True)

@@ -170,3 +170,57 @@ async fn client_that_names_itself_sees_and_stops_its_own_running_prompt() {
     .await;
     assert_eq!(stage.get("/queue").await["queue_running"][0][1], *annas, "it runs on");
 }
+
+/// comfyui_utils does not name itself, and fails if two prompts run.
+#[tokio::test]
+async fn queue_can_list_one_running_prompt_and_the_others_as_next() {
+    let server = Server::fake(Options::default()).await;
+    let stage = ComfyFixture::with(server, &["comfyui.one_running=true"], &[]).await;
+    let other = Server::fake(Options::default()).await;
+    let _other = crate::comfyui::fixture::worker(&stage, "other", &other.url(), &[]).await;
+    let mut ids = Vec::new();
+    for color in 46..49 {
+        ids.push(prompt(&stage, "anna", &picture(color).sleep(600.0, 6000).saved()).await);
+    }
+    wait_until("two run", async || {
+        let jobs = stage.get("/api/jobs?status=in_progress").await;
+        (jobs["jobs"].as_array().unwrap().len() == 2).then_some(())
+    })
+    .await;
+    let listed = async || {
+        let queue = stage.get("/queue").await;
+        ["queue_running", "queue_pending"].map(|list| {
+            let items = queue[list].as_array().unwrap();
+            items.iter().map(|item| item[1].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        })
+    };
+    let [running, pending] = listed().await;
+    assert_eq!([running.clone(), pending.clone()].concat(), ids, "each is listed once");
+    assert_eq!(running.len(), 1);
+    // What is listed as pending can be removed.
+    stage.post("/queue", &json!({ "delete": [ids[0], ids[1]] })).await;
+    wait_until("the next one runs", async || {
+        let [running, pending] = listed().await;
+        ([running, pending].concat() == [ids[0].clone(), ids[2].clone()]).then_some(())
+    })
+    .await;
+    stage.post("/queue", &json!({ "clear": true })).await;
+    wait_until("the first is left", async || {
+        let [running, pending] = listed().await;
+        (running == ids[..1] && pending.is_empty()).then_some(())
+    })
+    .await;
+}
+
+/// ComfyUI moves a prompt from one list to the other in one step, and comfyui_utils relies on it.
+#[tokio::test]
+async fn prompt_that_has_left_the_queue_is_in_the_history() {
+    let stage = ComfyFixture::fake().await;
+    for color in 0..60 {
+        let id = prompt(&stage, "anna", &picture(color).saved()).await;
+        // Without a pause: the moment between the two lists is short.
+        while stage.get("/queue").await.to_string().contains(&id) {}
+        let history = stage.get("/history").await;
+        assert!(history[&id].is_object(), "{id}, prompt {color}, is in neither list");
+    }
+}

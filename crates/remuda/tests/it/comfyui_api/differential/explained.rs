@@ -16,6 +16,7 @@ pub(super) const REASONS: &[&str] = &[
     "Outputs from the cache are shown without a `client_id` too; servers before 0.30.0 show none.",
     "Errors of validation have the words of 0.30.0 in front of every server, and an empty `traceback`.",
     "Servers before 0.30.0 accept some values that are in no list, and fail when the node runs.",
+    "`null` for `prompt_id` counts as absent; servers before 0.30.0 run such a prompt under the id `None`.",
 ];
 
 /// The server's name for the content of a file that was loaded; two encoders pack one picture differently.
@@ -32,6 +33,7 @@ pub(super) fn normalize(bare: &mut Value, plane: &mut Value, version: &str) {
     if version != "0.30.0" {
         uncached_outputs(bare, plane);
         older_words(bare, plane);
+        null_ids(bare, plane);
     }
     for seen in [bare, plane] {
         sort_sets(seen);
@@ -180,6 +182,13 @@ fn uncached_outputs(bare: &mut Value, plane: &mut Value) {
     }
     remove_outputs(bare);
     remove_outputs(plane);
+}
+
+/// All prompts without an id would be one, and each would replace the one before in the history.
+fn null_ids(bare: &mut Value, plane: &Value) {
+    if bare["name"] == "null for the id" && plane["id_is_uuid"] == true {
+        bare["id_is_uuid"] = true.into();
+    }
 }
 
 /// Files, and where they are named.

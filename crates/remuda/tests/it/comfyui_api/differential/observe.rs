@@ -89,9 +89,13 @@ pub(super) async fn observe(side: &Side, case: &Case, unique: &str) -> Value {
     let mut seen = run.finish(case).await;
     seen["name"] = case.name.into();
     seen["has_number"] = case.has_number().into();
+    seen["id_is_uuid"] = uuid::Uuid::parse_str(&id).is_ok().into();
     let text = seen.to_string().replace(&id, "(its id)").replace(unique, "(unique)");
     let mut seen = serde_json::from_str(&text).unwrap();
     replace_times(&mut seen);
+    if case.interrupted.is_some() {
+        replace_steps(&mut seen["messages"]);
+    }
     seen
 }
 
@@ -251,6 +255,19 @@ fn files_of(outputs: &Value) -> Vec<Value> {
     let keys = outputs.as_object().into_iter().flatten().flat_map(|(_, keys)| keys.as_object());
     let items = keys.flat_map(|keys| keys.values()).filter_map(Value::as_array).flatten();
     items.filter(|item| item["filename"].is_string()).cloned().collect()
+}
+
+/// A node goes on until it hears of the interruption: how far it comes depends on time.
+fn replace_steps(messages: &mut Value) {
+    for counters in messages.as_array_mut().into_iter().flatten() {
+        if let Some(value) = counters.pointer_mut("/progress/value") {
+            *value = "(some steps)".into();
+        }
+        let nodes = counters.pointer_mut("/progress_state/nodes").and_then(Value::as_object_mut);
+        for node in nodes.into_iter().flat_map(Map::values_mut).filter(|node| node["state"] == "running") {
+            node["value"] = "(some steps)".into();
+        }
+    }
 }
 
 /// Times differ; that they are numbers does not.
