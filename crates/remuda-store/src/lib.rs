@@ -33,7 +33,10 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-pub use sqlite::{measure_inserts, measure_job_cycles};
+pub use sqlite::{
+    CommitMark, Generation, GenerationCause, Recovery, StoreLoss, StoreReport, check_store, measure_inserts,
+    measure_job_cycles, recover_store,
+};
 
 use memory::MemoryStore;
 use sqlite::SqliteStore;
@@ -341,12 +344,20 @@ pub enum StoreError {
 
     /// Needs an operator.
     #[error(
-        "{} cannot be read as a Remuda store: {what}. Nothing was changed. Restore a backup (PATH, PATH-wal and \
-         PATH.lock together, or a single file made with sqlite3's .backup and neither of the others), or move the files \
+        "{} cannot be read as a Remuda store: {what}. Nothing was changed. Restore a backup (PATH, PATH-wal, PATH.proof \
+         and PATH.lock together, or a single file made with sqlite3's .backup and none of the others), or move the files \
          away to start with an empty store",
         path.display()
     )]
     Unreadable { path: PathBuf, what: String },
+
+    /// Needs an operator.
+    #[error(
+        "{} is not what was acknowledged: {loss}. Nothing was changed. `remuda store check` shows more. Put the missing \
+         files back, or restore a backup; then, or to go on with what is there: `remuda store recover --accept-loss`",
+        path.display()
+    )]
+    Incomplete { path: PathBuf, loss: Box<StoreLoss> },
 
     /// Another process has it open.
     #[error("{} is in use by process {}: stop that process first", path.display(), pid.map_or("?".to_owned(), |pid| pid.to_string()))]

@@ -7,15 +7,19 @@
 //!  restore, jobs, events … ─▶ a separate connection per reader with its own snapshot; never blocks the writer
 //! ```
 //!
-//! Next to `PATH` are `PATH-wal` and `PATH-shm` (SQLite's), `PATH.lock` (the process that has it open, see `files`) and
-//! `PATH.reserve` (space for completions when the disk is full).
+//! Next to `PATH` are `PATH-wal` and `PATH-shm` (SQLite's), `PATH.lock` (the process that has it open, see `files`),
+//! `PATH.proof` (the last acknowledged commit, see `proof`) and `PATH.reserve` (space for completions when the disk is full).
 
 mod benchmark;
 mod checkpoint;
 mod documents;
 mod files;
+mod generation;
+mod loss;
 mod merge;
+mod proof;
 mod read;
+mod recover;
 mod retention;
 mod schema;
 #[cfg(test)]
@@ -33,8 +37,13 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::{RecordBatch, StoreError};
 pub use benchmark::{measure_inserts, measure_job_cycles};
+pub use generation::{Generation, GenerationCause};
+pub use loss::StoreLoss;
+pub use proof::CommitMark;
+pub use recover::{Recovery, StoreReport, check_store, recover_store};
 
 use files::{Lock, Reserve};
+use proof::{Proof, StoredProof};
 use read::Readers;
 use write::{QueuedRequest, Reply, Request, Writer};
 
@@ -62,17 +71,18 @@ impl SqliteStore {
 
     fn open_now(path: PathBuf) -> Result<SqliteStore, StoreError> {
         let mut lock = Lock::take(&path)?;
-        let conn = match schema::open(&path, lock.was_left_open()) {
+        let mut conn = match schema::open(&path, lock.was_left_open()) {
             Err(StoreError::Full { .. }) => {
                 Reserve::delete(&path);
                 schema::open(&path, lock.was_left_open())?
             }
             opened => opened?,
         };
+        let proof = open_proof(&mut conn, &path)?;
         lock.mark_open().map_err(|error| files::unreachable_error(&path, error))?;
         let reserve = Arc::new(Reserve::create(&path));
         let (inbox, requests) = mpsc::channel();
-        let writer = Writer::new(path.clone(), conn, lock, reserve.clone())?.spawn(requests)?;
+        let writer = Writer::new(path.clone(), conn, lock, proof, reserve.clone())?.spawn(requests)?;
         Ok(SqliteStore(Arc::new(Shared {
             inbox,
             permits: Arc::new(Semaphore::new(WAITING_MAX)),
@@ -149,6 +159,26 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// The proof of a store that passed all checks. A store that has commits and no proof is a copy, made with `.backup`.
+fn open_proof(conn: &mut rusqlite::Connection, path: &std::path::Path) -> Result<Proof, StoreError> {
+    let is_unproved = StoredProof::read(path).map_err(|error| files::unreachable_error(path, error))?
+        == StoredProof::Missing;
+    let read = |conn: &mut rusqlite::Connection| -> Result<CommitMark, rusqlite::Error> {
+        let mark = CommitMark::read(conn)?;
+        if !is_unproved || mark.commit == 0 {
+            return Ok(mark);
+        }
+        let generation = generation::begin(conn, GenerationCause::RestoredCopy, None)?;
+        tracing::warn!(
+            path = %path.display(), generation = generation.number, kept_until = %generation.kept_until,
+            "store is a restored copy; later jobs and events are not in it"
+        );
+        CommitMark::read(conn)
+    };
+    let mark = read(conn).map_err(|error| schema::classify(path, error))?;
+    Proof::open(path, mark).map_err(|error| files::unreachable_error(path, error))
 }
 
 /// Runs blocking work on tokio's blocking threads.

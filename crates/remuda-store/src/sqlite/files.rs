@@ -1,4 +1,4 @@
-//! Our two files next to the database: the lock and the reserve.
+//! Two of our files next to the database: the lock and the reserve. The third is the proof.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::checkpoint::LOG_BYTES;
 use crate::StoreError;
+
+/// Readable by the owner only: workflows and results are in these files.
+pub(super) const PRIVATE_FILE: u32 = 0o600;
 
 /// `PATH` with a suffix, as SQLite names its own files.
 pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
@@ -33,7 +36,27 @@ pub(super) struct Lock {
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
 
+/// What a lock says to a process that does not take it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LockState {
+    pub is_in_use: bool,
+    pub was_left_open: bool,
+}
+
 impl Lock {
+    /// Looks without taking it or creating it.
+    pub(super) fn peek(path: &Path) -> Result<LockState, StoreError> {
+        let lock_path = sibling(path, ".lock");
+        let mut file = match File::open(&lock_path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LockState::default()),
+            Err(error) => return Err(unreachable_error(&lock_path, error)),
+        };
+        let is_in_use = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+        let (_, was_left_open) = read_note(&mut file);
+        Ok(LockState { is_in_use, was_left_open })
+    }
+
     pub(super) fn take(path: &Path) -> Result<Lock, StoreError> {
         let lock_path = sibling(path, ".lock");
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
@@ -43,15 +66,11 @@ impl Lock {
             Err(TryLockError::WouldBlock) => true,
             Err(TryLockError::Error(error)) => return Err(unreachable_error(&lock_path, error)),
         };
-        let mut note = String::new();
-        // An unreadable note counts as empty, like that of a new lock.
-        file.read_to_string(&mut note).ok();
-        let mut words = note.split_whitespace();
-        let (pid, state) = (words.next().and_then(|pid| pid.parse().ok()), words.next());
+        let (pid, was_left_open) = read_note(&mut file);
         if is_taken {
             return Err(StoreError::InUse { path: path.to_owned(), pid });
         }
-        let mut lock = Lock { file, was_left_open: state == Some(OPEN) };
+        let mut lock = Lock { file, was_left_open };
         // The old state is preserved until the store has been checked.
         let state = if lock.was_left_open { OPEN } else { CLOSED };
         lock.note(state).map_err(|error| unreachable_error(&lock_path, error))?;
@@ -80,6 +99,14 @@ impl Lock {
         // The note has a fixed length, so its metadata needs no sync.
         self.file.sync_data()
     }
+}
+
+/// The process of the note, and whether it left the store open. An unreadable note counts as empty, like that of a new lock.
+fn read_note(file: &mut File) -> (Option<u32>, bool) {
+    let mut note = String::new();
+    file.read_to_string(&mut note).ok();
+    let mut words = note.split_whitespace();
+    (words.next().and_then(|pid| pid.parse().ok()), words.next() == Some(OPEN))
 }
 
 /// Disk space for the completion of accepted jobs: a file that is deleted when the disk is full and recreated later.

@@ -4,6 +4,7 @@ mod child;
 mod disk;
 mod files;
 mod load;
+mod proof;
 
 use std::path::PathBuf;
 

@@ -88,12 +88,12 @@ async fn d7_removed_wal_is_detected() {
     let store = open.open().await;
     let term = store.take_leadership().await.unwrap();
     store.commit(term, vec![accepted(job(1), queued(1))].into()).await.unwrap();
-    for suffix in ["", "-wal", ".lock"] {
+    for suffix in ["", "-wal", ".lock", ".proof"] {
         fs::copy(open.sibling(suffix), crashed.sibling(suffix)).unwrap();
     }
     let log = fs::read(crashed.sibling("-wal")).unwrap();
     fs::remove_file(crashed.sibling("-wal")).unwrap();
-    check_refused(&crashed, &["write-ahead log (PATH-wal)", "delete PATH.lock"]).await;
+    check_refused(&crashed, &["write-ahead log (PATH-wal)", "remuda store recover --accept-loss"]).await;
     check_refused(&crashed, &["write-ahead log (PATH-wal)"]).await;
 
     fs::write(crashed.sibling("-wal"), log).unwrap();
@@ -114,8 +114,8 @@ async fn d15_store_of_a_newer_program_is_refused() {
     conn.pragma_update(None, "user_version", 7).unwrap();
     drop(conn);
     let error = folder.try_open().await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { ours: 3, theirs: 7, .. }), "{error:?}");
-    assert!(error.to_string().contains("schema 7, and this Remuda supports up to 3"), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { ours: 4, theirs: 7, .. }), "{error:?}");
+    assert!(error.to_string().contains("schema 7, and this Remuda supports up to 4"), "{error}");
 }
 
 #[tokio::test]
