@@ -17,6 +17,7 @@ mod files;
 mod generation;
 mod loss;
 mod merge;
+mod place;
 mod proof;
 mod read;
 mod recover;
@@ -43,6 +44,7 @@ pub use proof::CommitMark;
 pub use recover::{Recovery, StoreReport, check_store, recover_store};
 
 use files::{Lock, Reserve};
+use place::Place;
 use proof::{Proof, StoredProof};
 use read::Readers;
 use write::{QueuedRequest, Reply, Request, Writer};
@@ -62,6 +64,7 @@ struct Shared {
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
     reserve: Arc<Reserve>,
+    place: Arc<Place>,
 }
 
 impl SqliteStore {
@@ -81,14 +84,18 @@ impl SqliteStore {
         let proof = open_proof(&mut conn, &path)?;
         lock.mark_open().map_err(|error| files::unreachable_error(&path, error))?;
         let reserve = Arc::new(Reserve::create(&path));
+        let place = Place::new(&path).map_err(|error| files::unreachable_error(&path, error))?;
+        let place = Arc::new(place);
         let (inbox, requests) = mpsc::channel();
-        let writer = Writer::new(path.clone(), conn, lock, proof, reserve.clone())?.spawn(requests)?;
+        let writer =
+            Writer::new(path.clone(), conn, lock, proof, reserve.clone(), place.clone())?.spawn(requests)?;
         Ok(SqliteStore(Arc::new(Shared {
             inbox,
             permits: Arc::new(Semaphore::new(WAITING_MAX)),
             writer: Mutex::new(Some(writer)),
-            readers: Readers::new(path),
+            readers: Readers::new(path, place.clone()),
             reserve,
+            place,
         })))
     }
 
@@ -129,6 +136,22 @@ impl SqliteStore {
 
     pub(super) fn has_reserve(&self) -> bool {
         self.0.reserve.has_space()
+    }
+
+    pub(super) fn is_in_place(&self) -> bool {
+        !self.0.place.is_lost()
+    }
+
+    pub(super) fn misplaced(&self) -> Option<StoreError> {
+        self.0.place.lost()
+    }
+
+    pub(super) fn check_place(&self) -> Result<(), StoreError> {
+        self.0.place.check()
+    }
+
+    pub(super) fn watch(&self, folder: &std::path::Path) -> std::io::Result<()> {
+        self.0.place.watch(folder)
     }
 
     pub(super) async fn close(self) -> Result<(), StoreError> {

@@ -200,6 +200,12 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         ),
         error_code(
             S::SERVICE_UNAVAILABLE,
+            "outcome_unknown",
+            "The disk failed: what you sent may be stored or not. After `Retry-After` seconds send it again with the same \
+             idempotency key; without a key, look first whether it is there.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
             "model_unavailable",
             "OpenAI: no copy of the model can answer; retry later.",
         ),
@@ -286,6 +292,10 @@ impl From<PlaneError> for ApiError {
         match unanswered {
             PlaneError::Refused(refusal) => refusal.into(),
             PlaneError::NotStored(error) => error.into(),
+            PlaneError::OutcomeUnknown(_) => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", unanswered.to_string())
+                    .with_retry_after(2)
+            }
             PlaneError::Overloaded => ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,12 +12,38 @@ use crate::StoreError;
 
 /// Readable by the owner only: workflows and results are in these files.
 pub(super) const PRIVATE_FILE: u32 = 0o600;
+/// What group and others may do.
+const FOREIGN_BITS: u32 = 0o077;
 
 /// `PATH` with a suffix, as SQLite names its own files.
 pub(super) fn sibling(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
+}
+
+/// Creates the database file closed to other users; SQLite gives its other files the same mode.
+pub(super) fn create_private(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).mode(PRIVATE_FILE).open(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Closes the files of a store to other users, as those of an older version are not. Refusing to start was rejected: it
+/// would keep a plane down after an update, and nothing is taken from the owner.
+pub(super) fn close_to_others(path: &Path) -> io::Result<()> {
+    for suffix in ["", "-wal", "-shm", ".lock", ".proof", ".reserve"] {
+        let file = sibling(path, suffix);
+        match fs::metadata(&file) {
+            Ok(found) if found.mode() & FOREIGN_BITS != 0 => {
+                fs::set_permissions(&file, fs::Permissions::from_mode(PRIVATE_FILE))?;
+                tracing::warn!(path = %file.display(), "file closed to other users");
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn unreachable_error(path: &Path, error: io::Error) -> StoreError {
@@ -59,7 +86,8 @@ impl Lock {
 
     pub(super) fn take(path: &Path) -> Result<Lock, StoreError> {
         let lock_path = sibling(path, ".lock");
-        let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+        let options =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(PRIVATE_FILE).clone();
         let mut file = options.open(&lock_path).map_err(|error| unreachable_error(&lock_path, error))?;
         let is_taken = match file.try_lock() {
             Ok(()) => false,
@@ -158,7 +186,8 @@ impl Reserve {
     }
 
     fn fill(&self) -> io::Result<()> {
-        let mut file = File::create(&self.path)?;
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(PRIVATE_FILE).open(&self.path)?;
         // Written byte by byte, because a sparse file reserves nothing.
         file.write_all(&vec![0xa5; RESERVE_BYTES + RECOVERY_BYTES])?;
         file.set_len(RESERVE_BYTES as u64)

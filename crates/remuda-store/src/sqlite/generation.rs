@@ -63,7 +63,8 @@ pub(super) fn begin(
 ) -> Result<Generation, Error> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let stored = CommitMark::read(&tx)?;
-    let number: u64 = tx.query_row("SELECT ifnull(max(generation), 1) + 1 FROM generations", [], |row| row.get(0))?;
+    let number: u64 =
+        tx.query_row("SELECT ifnull(max(generation), 1) + 1 FROM generations", [], |row| row.get(0))?;
     let last_sequence = match proved {
         Some(proved) => proved.sequence.0.max(stored.sequence.0),
         None => (stored.sequence.0 / SEQUENCE_STRIDE + 1) * SEQUENCE_STRIDE - 1,
@@ -87,8 +88,13 @@ pub(super) fn begin(
             bound(generation.began_at.as_millis()),
         ],
     )?;
-    let (term, commit) = proved.map_or((stored.term.0, stored.commit), |proved| (proved.term.0, proved.commit));
-    let raised = [("sequence", last_sequence), ("term", term.max(stored.term.0)), ("commit", commit.max(stored.commit) + 1)];
+    let (term, commit) =
+        proved.map_or((stored.term.0, stored.commit), |proved| (proved.term.0, proved.commit));
+    let raised = [
+        ("sequence", last_sequence),
+        ("term", term.max(stored.term.0)),
+        ("commit", commit.max(stored.commit) + 1),
+    ];
     for (key, value) in raised {
         tx.execute("UPDATE meta SET value = ?2 WHERE key = ?1", params![key, bound(value)])?;
     }

@@ -8,16 +8,28 @@ use super::proof::{CommitMark, StoredProof};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreLoss {
     /// The newest commits are gone: a damaged or truncated write-ahead log, or an older copy of the file.
-    Behind { stored: CommitMark, proved: CommitMark },
+    Behind {
+        stored: CommitMark,
+        proved: CommitMark,
+    },
     /// The database is new, or older than the proof.
-    Emptied { proved: CommitMark },
+    Emptied {
+        proved: CommitMark,
+    },
     /// The proof belongs to another store.
-    ForeignProof { stored: CommitMark, proved: CommitMark },
+    ForeignProof {
+        stored: CommitMark,
+        proved: CommitMark,
+    },
     /// The store was not closed cleanly, and its write-ahead log was removed.
     LogRemoved,
     /// The store was in use, and its proof was removed.
-    ProofRemoved { stored: CommitMark },
-    ProofDamaged { stored: Option<CommitMark> },
+    ProofRemoved {
+        stored: CommitMark,
+    },
+    ProofDamaged {
+        stored: Option<CommitMark>,
+    },
 }
 
 impl StoreLoss {
@@ -120,7 +132,10 @@ mod tests {
     fn store_behind_its_proof_names_what_is_missing() {
         let loss = StoreLoss::find(Some(mark(5)), StoredProof::Mark(mark(9)), true).unwrap();
         let said = loss.to_string();
-        assert!(said.starts_with("commits 6 to 9 are missing, with events 11 to 18: it ends at 2023"), "{said}");
+        assert!(
+            said.starts_with("commits 6 to 9 are missing, with events 11 to 18: it ends at 2023"),
+            "{said}"
+        );
         let older_term = CommitMark { term: Term(2), ..mark(9) };
         assert!(StoreLoss::find(Some(older_term), StoredProof::Mark(mark(9)), true).is_some());
     }

@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
+use super::place::Place;
 use super::{SqliteStore, blocking, documents, schema};
 use crate::{JobFilter, JobStateFilter, StatusView, StoreError, ViewRow};
 
@@ -27,14 +28,15 @@ const READERS_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
+    place: Arc<Place>,
     idle: Mutex<Option<Vec<Connection>>>,
     permits: Arc<Semaphore>,
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf) -> Readers {
+    pub(super) fn new(path: PathBuf, place: Arc<Place>) -> Readers {
         let permits = Arc::new(Semaphore::new(READERS_MAX));
-        Readers { path, idle: Mutex::new(Some(Vec::new())), permits }
+        Readers { path, place, idle: Mutex::new(Some(Vec::new())), permits }
     }
 
     pub(super) fn close(&self) {
@@ -49,6 +51,10 @@ impl Readers {
                     return Ok(conn);
                 }
             }
+        }
+        // At the path there may be another store by now.
+        if let Some(lost) = self.place.lost() {
+            return Err(lost);
         }
         schema::open_reader(&self.path)
     }

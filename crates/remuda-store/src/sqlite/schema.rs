@@ -10,7 +10,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, ffi};
 
 use super::BUSY_WAIT_MAX;
-use super::files::{sibling, unreachable_error};
+use super::files::{close_to_others, create_private, sibling, unreachable_error};
 use super::loss::StoreLoss;
 use super::proof::{CommitMark, StoredProof};
 use crate::StoreError;
@@ -54,6 +54,9 @@ pub(super) fn open(path: &Path, was_left_open: bool) -> Result<Connection, Store
 
 /// As `open`, but neither compares the database with its proof nor writes to it.
 pub(super) fn open_unproved(path: &Path) -> Result<Connection, StoreError> {
+    create_private(path)
+        .and_then(|()| close_to_others(path))
+        .map_err(|error| unreachable_error(path, error))?;
     let conn = Connection::open(path).map_err(|error| classify(path, error))?;
     // Before the checks below, so that a refusal does not change the WAL.
     disable_checkpoint_on_close(&conn).map_err(|error| classify(path, error))?;

@@ -25,6 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::checkpoint::Checkpoints;
 use super::files::{Lock, Reserve, unreachable_error};
 use super::merge::MergedRecords;
+use super::place::Place;
 use super::proof::{CommitMark, Proof};
 use super::{documents, retention, schema};
 use crate::{RecordBatch, SharedError, StoreError};
@@ -61,6 +62,7 @@ pub(super) struct Writer {
     lock: Lock,
     proof: Proof,
     reserve: Arc<Reserve>,
+    place: Arc<Place>,
     checkpoints: Checkpoints,
     /// Last attempt to recreate the reserve.
     reserve_checked_at: Instant,
@@ -93,6 +95,7 @@ impl Writer {
         lock: Lock,
         proof: Proof,
         reserve: Arc<Reserve>,
+        place: Arc<Place>,
     ) -> Result<Writer, StoreError> {
         let checkpoints = Checkpoints::new(&mut conn, &path)?;
         Ok(Writer {
@@ -101,6 +104,7 @@ impl Writer {
             lock,
             proof,
             reserve,
+            place,
             checkpoints,
             reserve_checked_at: Instant::now(),
             broken: None,
@@ -229,10 +233,12 @@ impl Writer {
             Ok((done, mark))
         });
         let (done, mark) = done.map_err(|error| self.classify(error))?;
-        match self.proof.record(mark) {
-            Ok(()) => Ok(done),
-            Err(error) => Err(self.break_off(error)),
+        if let Err(error) = self.proof.record(mark) {
+            return Err(self.break_off(error));
         }
+        // The last thing before the answer: what only a deleted file holds is not acknowledged.
+        self.place.check_files()?;
+        Ok(done)
     }
 
     /// Runs a checkpoint. If there is no space for it, the WAL stays as it is.

@@ -1,7 +1,7 @@
 //! Damaged and foreign files: refused with a hint, and left unchanged.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use super::Folder;
 use crate::contract::StoreFixture;
@@ -148,5 +148,29 @@ async fn missing_folder_is_named_in_the_error() {
     assert!(error.to_string().contains("/nowhere/at/all.db"), "{error}");
     for url in ["", "sqlite:", "mysql://x", "memory:x"] {
         assert!(matches!(Store::open(url).await, Err(StoreError::BadUrl { .. })), "{url}");
+    }
+}
+
+fn mode(path: &std::path::Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// Faults: X3.
+#[tokio::test]
+async fn files_are_closed_to_other_users() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let files = ["", "-wal", "-shm", ".lock", ".proof", ".reserve"];
+    for suffix in files {
+        assert_eq!(mode(&folder.sibling(suffix)), 0o600, "{suffix:?}");
+    }
+    store.close().await.unwrap();
+    let left = files.iter().filter(|suffix| folder.sibling(suffix).exists());
+    left.for_each(|suffix| {
+        fs::set_permissions(folder.sibling(suffix), fs::Permissions::from_mode(0o644)).unwrap();
+    });
+    let _store = folder.open().await;
+    for suffix in files {
+        assert_eq!(mode(&folder.sibling(suffix)), 0o600, "{suffix:?} of an older version");
     }
 }

@@ -19,7 +19,8 @@ const FILES: [&str; 4] = ["", "-wal", ".lock", ".proof"];
 async fn submit(store: &Store, range: std::ops::RangeInclusive<u64>) {
     let term = store.take_leadership().await.unwrap();
     for n in range {
-        let records = vec![accepted(job(n.into()), queued(n)), event(n, n, EventKind::JobQueued, Some(n.into()))];
+        let records =
+            vec![accepted(job(n.into()), queued(n)), event(n, n, EventKind::JobQueued, Some(n.into()))];
         store.commit(term, records.into()).await.unwrap();
     }
 }
