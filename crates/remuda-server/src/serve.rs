@@ -103,6 +103,7 @@ impl Serving {
         let context = http::Context::new(
             plane.clone(),
             store.clone(),
+            store.history().await?,
             blobs,
             live.clone(),
             stopping.clone(),

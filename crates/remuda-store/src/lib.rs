@@ -34,8 +34,8 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 pub use sqlite::{
-    CommitMark, Generation, GenerationCause, Recovery, StoreLoss, StoreReport, check_store, measure_inserts,
-    measure_job_cycles, recover_store,
+    CommitMark, Generation, GenerationCause, Recovery, StoreHistory, StoreLoss, StoreReport, check_store,
+    measure_inserts, measure_job_cycles, recover_store,
 };
 
 pub use store_error::{SharedError, StoreError};
@@ -217,6 +217,14 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.events(after, limit)),
             Store::Sqlite(store) => store.events(after, limit).await,
+        }
+    }
+
+    /// The newest event's number, and where generations began: readers of events are told what was lost there.
+    pub async fn history(&self) -> Result<StoreHistory, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(StoreHistory { sequence: store.sequence(), generations: Vec::new() }),
+            Store::Sqlite(store) => store.history().await,
         }
     }
 

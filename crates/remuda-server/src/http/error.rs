@@ -86,6 +86,11 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         error_code(S::CONFLICT, "ambiguous", "Several tokens have this name; use the id."),
         error_code(S::CONFLICT, "asset_in_use", "Comfy API v2: a job still uses the asset; delete it later."),
         error_code(S::GONE, "replaced", "A newer worker has this name: stop."),
+        error_code(
+            S::GONE,
+            "lost_in_restore",
+            "The store was restored as of before this job was accepted: submit it again.",
+        ),
         error_code(S::GONE, "machine_retired", "The machine is being returned: stop."),
         error_code(
             S::PAYLOAD_TOO_LARGE,

@@ -55,6 +55,37 @@ pub struct Generation {
     pub began_at: Timestamp,
 }
 
+/// How far events go, and where some were lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreHistory {
+    /// The newest event.
+    pub sequence: Sequence,
+    /// All after the first, in order.
+    pub generations: Vec<Generation>,
+}
+
+impl StoreHistory {
+    /// The first generation that begins after `position`, at or before `next`.
+    pub fn begun_between(&self, position: Sequence, next: Sequence) -> Option<&Generation> {
+        self.generations.iter().find(|it| it.first_sequence > position && it.first_sequence <= next)
+    }
+
+    /// The generation that lost the event `position`, if one did.
+    pub fn lost_event(&self, position: Sequence) -> Option<&Generation> {
+        self.generations.iter().find(|it| it.kept_sequence < position && position < it.first_sequence)
+    }
+
+    /// The generation that lost what was accepted at this time, if one did.
+    pub fn lost_time(&self, at: Timestamp) -> Option<&Generation> {
+        self.generations.iter().find(|it| it.kept_until < at && at <= it.began_at)
+    }
+
+    /// The number of the present generation.
+    pub fn generation(&self) -> u64 {
+        self.generations.last().map_or(1, |it| it.number)
+    }
+}
+
 /// Begins a generation that continues after `proved`, as far as that is known.
 pub(super) fn begin(
     conn: &mut Connection,

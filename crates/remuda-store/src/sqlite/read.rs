@@ -12,8 +12,9 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
+use super::generation::StoreHistory;
 use super::place::Place;
-use super::{SqliteStore, blocking, documents, schema};
+use super::{SqliteStore, blocking, documents, generation, schema};
 use crate::{JobFilter, JobStateFilter, StatusView, StoreError, ViewRow};
 
 pub(super) const OPEN_JOBS: &str = "SELECT accepted, status FROM jobs WHERE ended_at IS NULL ORDER BY id";
@@ -209,6 +210,16 @@ impl SqliteStore {
                 }
             }
             Ok(events)
+        })
+        .await
+    }
+
+    pub(crate) async fn history(&self) -> Result<StoreHistory, StoreError> {
+        self.read(|conn| {
+            let tx = conn.unchecked_transaction()?;
+            let sequence =
+                tx.query_row("SELECT value FROM meta WHERE key = 'sequence'", [], |row| row.get(0))?;
+            Ok(StoreHistory { sequence: Sequence(sequence), generations: generation::list(&tx)? })
         })
         .await
     }

@@ -11,7 +11,7 @@ use remuda_testkit::strace;
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::harness::{Plane, ScriptedWorker, answered, assert_contains_all, wait_until};
+use crate::harness::{Plane, ScriptedWorker, Stream, answered, assert_contains_all, wait_until};
 use crate::start::run;
 
 fn with_suffix(path: &Path, suffix: &str) -> std::path::PathBuf {
@@ -220,4 +220,40 @@ async fn data_folder_is_for_its_owner_only() {
             }
         }
     }
+}
+
+/// Faults: J20, D16.
+#[tokio::test]
+async fn restored_copy_marks_what_it_lost() {
+    let mut plane = Plane::start(&[]).await;
+    let before = plane.submit(json!({ "n": 1 })).await;
+    plane.stop().await;
+    let backup = fs::read(plane.store()).unwrap();
+    plane.start_again().await;
+    let after = plane.submit(json!({ "n": 2 })).await;
+    plane.cancel(&after).await;
+    let newest = plane.history().await.iter().filter_map(|event| event.seq).max().unwrap();
+    plane.stop().await;
+    fs::write(plane.store(), backup).unwrap();
+    for suffix in ["-wal", "-shm", ".lock"] {
+        fs::remove_file(with_suffix(&plane.store(), suffix)).ok();
+    }
+    let data = plane.store().parent().unwrap().to_str().unwrap().to_owned();
+    let (code, said) = run(plane.folder(), &["store", "recover", "--data", &data, "--accept-loss"]).await;
+    assert_eq!(code, 0, "{said}");
+    plane.start_again().await;
+
+    let mut stream = Stream::open(&plane, "", Some(newest)).await;
+    let gap = stream.until("gap").await;
+    assert_eq!(gap.data["generation"], 2, "{gap:?}");
+    let (status, lost) = answered(plane.request(Method::GET, &format!("/remuda/v1/jobs/{after}"))).await;
+    assert_eq!((status, &lost["error"]["code"]), (StatusCode::GONE, &json!("lost_in_restore")), "{lost}");
+    assert_eq!(plane.job(&before).await["state"], "queued");
+    let made_up = "00000000-0000-7000-8000-000000000000";
+    let (status, _) = answered(plane.request(Method::GET, &format!("/remuda/v1/jobs/{made_up}"))).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let new = plane.submit(json!({ "n": 3 })).await;
+    let queued = stream.until("job:queued").await;
+    assert_eq!(queued.data["job"], new.as_str());
+    assert!(queued.seq.unwrap() > newest, "no number is used twice: {queued:?}");
 }
