@@ -14,7 +14,7 @@ use tracing::info;
 
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
-use crate::plane_handle::PlaneResult;
+use crate::plane_handle::{PlaneError, PlaneResult};
 use crate::previews::Previews;
 use crate::workflow_cache::WorkflowCache;
 
@@ -71,11 +71,16 @@ impl EffectRunner {
 
     /// Holds a worker's beat until there are orders; an older beat of the same worker ends unanswered.
     pub(crate) fn hold_beat(&mut self, worker: WorkerId, answer: oneshot::Sender<PlaneResult>) {
-        self.held_beats.insert(worker, answer);
+        if let Some(older) = self.held_beats.insert(worker, answer) {
+            drop(older.send(Err(PlaneError::Stopping)));
+        }
     }
 
+    /// Ends all held beats without orders.
     pub fn drop_held_beats(&mut self) {
-        self.held_beats.clear();
+        for (_, beat) in std::mem::take(&mut self.held_beats) {
+            drop(beat.send(Err(PlaneError::Stopping)));
+        }
     }
 
     pub fn run(&mut self, effects: Vec<PlaneEffect>) {

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! No answer and no effect leaves before its records are stored. If a commit fails, every decision since then is
-//! discarded: the plane is restored from the store and each caller is told to retry, which every message here allows.
+//! discarded: the plane is restored from the store and each caller is told to retry, which every message here allows. If
+//! the disk failed, the batch may be stored or not: callers are told that the outcome is unknown, and the program ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,8 @@ use crate::plane_handle::{Message, PlaneError, PlaneHandle, PlaneResult};
 const GATHER_MAX: usize = 1024;
 /// A commit that takes longer comes from a slow store, and the time spent on it is the plane's own delay.
 const SLOW_COMMIT: Duration = Duration::from_millis(500);
+/// How soon a plane whose folder was missing goes on when it is back.
+const MISPLACED_CHECK: Duration = Duration::from_millis(200);
 /// Open jobs restored at a time: a million at once would need memory that is never used again.
 const RESTORE_PAGE: usize = 5000;
 
@@ -68,6 +71,8 @@ pub struct EventLoop {
     tick: Arc<AtomicU64>,
     /// Decided and not yet sent to the store.
     pending: PendingBatch,
+    /// Decisions were discarded, and the store was not in its place to restore the plane from.
+    needs_restore: bool,
 }
 
 impl EventLoop {
@@ -82,14 +87,31 @@ impl EventLoop {
         info!(%term, open_jobs = plane.open_jobs(), workers = plane.workers().count(), "plane restored");
         let (handle, inbox, tick) = PlaneHandle::new(clock);
         let pending = PendingBatch::default();
-        Ok((handle, EventLoop { store, term, settings, plane, clock, effects, inbox, tick, pending }))
+        Ok((
+            handle,
+            EventLoop {
+                store,
+                term,
+                settings,
+                plane,
+                clock,
+                effects,
+                inbox,
+                tick,
+                pending,
+                needs_restore: false,
+            },
+        ))
     }
 
     /// Runs until it is told to stop, or until the store fails in a way that a restored plane cannot recover from.
     pub async fn run(mut self) -> Result<(), StoreError> {
         let mut gathered = Vec::with_capacity(GATHER_MAX);
         loop {
-            let wake = tokio::time::Instant::from_std(self.clock.instant(self.plane.wake_at().0));
+            if self.needs_restore && self.store.is_in_place() {
+                self.restore_plane().await?;
+            }
+            let wake = self.wake_at();
             tokio::select! {
                 biased;
                 count = self.inbox.recv_many(&mut gathered, GATHER_MAX) => if count == 0 { return self.finish().await },
@@ -100,6 +122,19 @@ impl EventLoop {
             }
             self.commit_pending(&mut gathered).await?;
         }
+    }
+
+    /// When the plane wants to be stepped next. While the store is not in its place, nothing is stepped, so that the plane
+    /// recognises the gap as its own delay.
+    fn wake_at(&self) -> tokio::time::Instant {
+        if self.is_suspended() {
+            return tokio::time::Instant::now() + MISPLACED_CHECK;
+        }
+        tokio::time::Instant::from_std(self.clock.instant(self.plane.wake_at().0))
+    }
+
+    fn is_suspended(&self) -> bool {
+        self.needs_restore || !self.store.is_in_place()
     }
 
     /// Commits until nothing is pending; while a commit is under way the next batch gathers.
@@ -118,7 +153,7 @@ impl EventLoop {
             let slow = tokio::time::sleep(SLOW_COMMIT);
             tokio::pin!(slow);
             let result = loop {
-                let wake = tokio::time::Instant::from_std(self.clock.instant(self.plane.wake_at().0));
+                let wake = self.wake_at();
                 tokio::select! {
                     biased;
                     result = &mut commit => break result,
@@ -162,13 +197,19 @@ impl EventLoop {
         let now = self.clock.now();
         self.tick.store(now.as_millis(), Ordering::Relaxed);
         let mut stops = false;
+        let is_suspended = self.is_suspended();
         for message in gathered.drain(..) {
             match message {
+                Message::Request { answer, .. } if is_suspended => drop(answer.send(Err(self.refusal()))),
+                Message::Notify(_) if is_suspended => {}
                 Message::Request { event, answer } => self.step(now, event, Some(answer)),
                 Message::Notify(event) => self.step(now, event, None),
                 Message::Read(read) => read(&self.plane, now),
                 Message::Stop => stops = true,
             }
+        }
+        if is_suspended {
+            return stops;
         }
         if self.plane.wake_at().0 <= now {
             self.step(now, PlaneEvent::Tick, None);
@@ -202,6 +243,11 @@ impl EventLoop {
         }
     }
 
+    /// The answer to everything while the store is not in its place.
+    fn refusal(&self) -> PlaneError {
+        PlaneError::NotStored(self.store.misplaced().unwrap_or(StoreError::Closed))
+    }
+
     /// Sends the answers and runs the effects of a stored batch.
     fn release(&mut self, batch: PendingBatch, events: &[Arc<StoredEvent>]) {
         for PendingAnswer { to, outcome, worker } in batch.answers {
@@ -217,19 +263,52 @@ impl EventLoop {
     /// Handles a failed commit: discards every decision since, and restores the plane if the store can continue.
     async fn recover(&mut self, batch: PendingBatch, error: StoreError) -> Result<(), StoreError> {
         let pending = std::mem::take(&mut self.pending);
+        let is_unknown = error.is_outcome_unknown();
         for answer in batch.answers.into_iter().chain(pending.answers) {
-            drop(answer.to.send(Err(PlaneError::NotStored(error.clone()))));
+            // Also what was decided after the failed batch: it may repeat a key whose job is in that batch.
+            let why = if is_unknown {
+                PlaneError::OutcomeUnknown(error.to_string())
+            } else {
+                PlaneError::NotStored(error.clone())
+            };
+            drop(answer.to.send(Err(why)));
+        }
+        if matches!(error, StoreError::Misplaced { .. }) {
+            error!(%error, "store is not in its place; decisions paused");
+            self.effects.drop_held_beats();
+            self.needs_restore = true;
+            return Ok(());
         }
         if !matches!(error, StoreError::Full { .. } | StoreError::Busy(_) | StoreError::Conflict { .. }) {
             error!(%error, "store failed; the plane cannot continue");
+            self.effects.drop_held_beats();
             return Err(error);
         }
         warn!(%error, "commit failed; state reloaded from the store");
         self.effects.drop_held_beats();
-        // A new term: messages from before the failure must not count as new evidence.
-        self.term = self.store.take_leadership().await?;
-        (self.plane, _) = restore(&self.store, &self.settings, self.term, Some(self.clock)).await?;
-        Ok(())
+        self.restore_plane().await
+    }
+
+    /// The plane as the store has it. If the store is not in its place by now, that is left for later.
+    async fn restore_plane(&mut self) -> Result<(), StoreError> {
+        let restored = async {
+            // A new term: messages from before the failure must not count as new evidence.
+            let term = self.store.take_leadership().await?;
+            let (plane, _) = restore(&self.store, &self.settings, term, Some(self.clock)).await?;
+            Ok((term, plane))
+        };
+        match restored.await {
+            Ok((term, plane)) => {
+                (self.term, self.plane, self.needs_restore) = (term, plane, false);
+                info!(%term, open_jobs = self.plane.open_jobs(), "plane restored");
+                Ok(())
+            }
+            Err(StoreError::Misplaced { .. }) => {
+                self.needs_restore = true;
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn finish(mut self) -> Result<(), StoreError> {
@@ -237,6 +316,12 @@ impl EventLoop {
         let mut gathered = Vec::new();
         self.commit_pending(&mut gathered).await?;
         self.effects.drop_held_beats();
+        // They were never stepped, so nothing of them is stored.
+        while let Ok(message) = self.inbox.try_recv() {
+            if let Message::Request { answer, .. } = message {
+                drop(answer.send(Err(PlaneError::Stopping)));
+            }
+        }
         info!("shutdown complete");
         Ok(())
     }

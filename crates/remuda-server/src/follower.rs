@@ -6,6 +6,9 @@
 //!  position unknown:  … ──────lag──▶ Gap ──channel──▶ 57, …       (the reader has to look for itself)
 //! ```
 //!
+//! A reader whose position is of events that the store lost (a restored copy, an accepted loss) gets `Restored`, as does one
+//! that reads across such a place: it has to look for itself what is still there.
+//!
 //! The position is known from the first stored event on, or from the start for a reader that resumes. Stored events then
 //! come in order, each once, and none is left out. Live events (progress, previews) are not stored, so a lag loses them.
 
@@ -15,7 +18,7 @@ use std::time::Duration;
 use remuda_core::id::Sequence;
 use remuda_core::record::StoredEvent;
 use remuda_core::supervise::Backoff;
-use remuda_store::{Store, StoreError};
+use remuda_store::{Store, StoreError, StoreHistory};
 use tokio::sync::{broadcast, watch};
 use tracing::warn;
 
@@ -36,6 +39,10 @@ pub enum Followed {
         missed: u64,
         is_replayed: bool,
     },
+    /// Events before this were lost, and the store continues as this generation.
+    Restored {
+        generation: u64,
+    },
     /// Every event that was stored when the follower last looked was returned.
     CaughtUp,
 }
@@ -50,6 +57,11 @@ pub struct Follower {
     /// Read from the store and not yet returned.
     backlog: VecDeque<StoredEvent>,
     is_behind: bool,
+    /// Read once, before the first page.
+    history: Option<StoreHistory>,
+    /// A generation whose beginning is to be returned, and the last one that was.
+    owes_restored: Option<u64>,
+    generation: u64,
     /// The last page was read, and `CaughtUp` is not returned yet.
     owes_caught_up: bool,
 }
@@ -60,7 +72,18 @@ impl Follower {
         // Subscribed before the store is read: an event in between is in both, and its number removes the duplicate.
         let channel = events.subscribe();
         let (backlog, is_behind) = (VecDeque::new(), position.is_some());
-        Follower { store, channel, stopping: None, position, backlog, is_behind, owes_caught_up: false }
+        Follower {
+            store,
+            channel,
+            stopping: None,
+            position,
+            backlog,
+            is_behind,
+            history: None,
+            owes_restored: None,
+            generation: 0,
+            owes_caught_up: false,
+        }
     }
 
     /// Ends as soon as the program is told to stop.
@@ -84,7 +107,15 @@ impl Follower {
     /// The next event; `None` at the end. Nothing is lost if the returned future is dropped.
     pub async fn next(&mut self) -> Option<Followed> {
         loop {
+            if let Some(generation) = self.owes_restored.take() {
+                self.generation = generation;
+                return Some(Followed::Restored { generation });
+            }
             if let Some(event) = self.backlog.pop_front() {
+                if self.crosses_generation(event.seq) {
+                    self.backlog.push_front(event);
+                    continue;
+                }
                 self.position = Some(event.seq);
                 return Some(Followed::Event(LiveEvent::Stored(event.into())));
             }
@@ -117,12 +148,37 @@ impl Follower {
         }
     }
 
+    /// Whether events were lost between the position and `next`, and the reader does not know it yet.
+    fn crosses_generation(&mut self, next: Sequence) -> bool {
+        let position = self.position.unwrap_or_default();
+        let begun = self.history.as_ref().and_then(|history| history.begun_between(position, next));
+        self.owes_restored = begun.map(|it| it.number).filter(|number| *number > self.generation);
+        self.owes_restored.is_some()
+    }
+
+    /// Compares the position that the reader brought with what the store has.
+    fn check_position(&mut self, history: StoreHistory) {
+        let position = self.position.unwrap_or_default();
+        if let Some(generation) = history.lost_event(position) {
+            self.owes_restored = Some(generation.number);
+        } else if position > history.sequence {
+            // A copy was put back together with its proof, or the number was never given out.
+            self.owes_restored = Some(history.generation());
+            self.position = Some(history.sequence);
+        }
+        self.history = Some(history);
+    }
+
     /// Reads the next page; `None` at the end.
     async fn read_page(&mut self) -> Option<()> {
-        let after = self.position.unwrap_or_default();
         let mut failures = 0;
         loop {
-            match self.store.events(after, PAGE).await {
+            if self.history.is_none()
+                && let Ok(history) = self.store.history().await
+            {
+                self.check_position(history);
+            }
+            match self.store.events(self.position.unwrap_or_default(), PAGE).await {
                 Ok(page) => {
                     self.is_behind = page.len() == PAGE;
                     self.owes_caught_up = !self.is_behind;

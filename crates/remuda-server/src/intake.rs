@@ -73,7 +73,7 @@ pub struct Submitted {
     pub created: bool,
 }
 
-/// Why a job was not accepted; nothing was stored.
+/// Why a job was not accepted. Nothing was stored, unless the plane says that the outcome is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum IntakeError {
     #[error("the workflow is invalid: {0}")]
@@ -124,7 +124,7 @@ impl Intake {
             }
             submitted
         });
-        task.await.unwrap_or(Err(IntakeError::Plane(PlaneError::Stopping)))
+        task.await.unwrap_or_else(|error| Err(PlaneError::OutcomeUnknown(error.to_string()).into()))
     }
 
     async fn prepare(

@@ -27,6 +27,11 @@ pub enum PlaneError {
     Overloaded,
     #[error("nothing was stored: {0}")]
     NotStored(StoreError),
+    /// The change may be stored or not; only the store knows, after a restart.
+    #[error(
+        "the outcome is unknown: {0}. Ask again with the same idempotency key; without a key, look first whether it is there"
+    )]
+    OutcomeUnknown(String),
     #[error("the plane is stopping")]
     Stopping,
 }
@@ -59,6 +64,11 @@ impl std::fmt::Debug for Message {
     }
 }
 
+/// The event loop took the request and ended without an answer: it panicked, perhaps after its commit.
+fn no_answer() -> PlaneError {
+    PlaneError::OutcomeUnknown("the event loop ended before it answered".to_owned())
+}
+
 #[derive(Clone, Debug)]
 pub struct PlaneHandle {
     inbox: mpsc::Sender<Message>,
@@ -89,7 +99,7 @@ impl PlaneHandle {
     pub async fn request(&self, event: PlaneEvent) -> PlaneResult {
         let (answer, reply) = oneshot::channel();
         match self.inbox.try_send(Message::Request { event, answer }) {
-            Ok(()) => reply.await.unwrap_or(Err(PlaneError::Stopping)),
+            Ok(()) => reply.await.unwrap_or_else(|_| Err(no_answer())),
             Err(mpsc::error::TrySendError::Full(_)) => Err(PlaneError::Overloaded),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(PlaneError::Stopping),
         }
@@ -99,7 +109,7 @@ impl PlaneHandle {
     pub async fn request_queued(&self, event: PlaneEvent) -> PlaneResult {
         let (answer, reply) = oneshot::channel();
         match self.inbox.send(Message::Request { event, answer }).await {
-            Ok(()) => reply.await.unwrap_or(Err(PlaneError::Stopping)),
+            Ok(()) => reply.await.unwrap_or_else(|_| Err(no_answer())),
             Err(_) => Err(PlaneError::Stopping),
         }
     }

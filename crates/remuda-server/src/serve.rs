@@ -1,6 +1,7 @@
 //! `remuda serve`: store, blobs, event loop, background tasks and HTTP, started in that order and stopped in reverse.
 
 mod exposure;
+mod folder_watch;
 mod listener_check;
 mod retention;
 mod sweep;
@@ -8,6 +9,7 @@ mod watchdog;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_config::ResolvedConfig;
@@ -20,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::audit::Audit;
+use crate::data_folder;
 use crate::effects::{EffectRunner, LiveState};
 use crate::event_loop::EventLoop;
 use crate::fleets::{FleetContext, Fleets};
@@ -32,6 +35,9 @@ use crate::workflow_cache::WorkflowCache;
 
 /// The task that accepts connections; it ends before the event loop, so that no answer is lost.
 const HTTP_TASK: &str = "http";
+
+/// How long a plane whose store failed still sends answers.
+const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A plane that serves. Dropped without `stop` it ends in the background if the runtime lives long enough, and otherwise
 /// as after a crash, which is safe too.
@@ -66,12 +72,14 @@ impl Serving {
                 serve.listen
             )
         })?;
-        std::fs::create_dir_all(&serve.data)
-            .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
+        data_folder::prepare(&serve.data)?;
         let store = Store::open(&serve.store.to_string()).await.context("cannot open the store")?;
         let blobs = BlobStore::open(serve.data.join("blobs"), serve.blob_bytes_max)
             .await
             .context("cannot open the folder of blobs")?;
+        for folder in [serve.data.clone(), serve.data.join("blobs")] {
+            store.watch(&folder).with_context(|| format!("cannot watch {}", folder.display()))?;
+        }
         let (calls_sender, calls) = mpsc::unbounded_channel();
         let effects = EffectRunner::new(WorkflowCache::default(), calls_sender);
         let live = effects.live();
@@ -94,6 +102,7 @@ impl Serving {
         let context = http::Context::new(
             plane.clone(),
             store.clone(),
+            store.history().await?,
             blobs,
             live.clone(),
             stopping.clone(),
@@ -187,6 +196,11 @@ impl Parts<'_> {
             sweep::run(blobs.clone(), store.clone(), plane.clone(), retention, until.clone(), ticker)
         });
 
+        let (watched_store, until) = (context.store.clone(), stopping.clone());
+        tasks.spawn("folder_watch", "looks whether the data folder is still there", move |ticker| {
+            folder_watch::run(watched_store.clone(), until.clone(), ticker)
+        });
+
         let published = context.clone();
         tasks.spawn("comfyui_publisher", "sends events to ComfyUI clients", move |ticker| {
             http::run_publisher(published.clone(), ticker)
@@ -233,6 +247,8 @@ impl MainTask {
         let result = tokio::select! {
             ended = &mut self.event_loop => {
                 stop.send_replace(true);
+                // Callers hear what became of their requests.
+                drop(tokio::time::timeout(LAST_ANSWERS_TIMEOUT, self.tasks.ended(HTTP_TASK)).await);
                 ended
                     .context("the event loop panicked")?
                     .context("the store failed; restart the plane to continue from what it holds")

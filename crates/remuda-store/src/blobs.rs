@@ -23,8 +23,9 @@ mod tests;
 mod upload;
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -150,7 +151,8 @@ async fn blocking<T: Send + 'static>(
 impl Shared {
     fn open(folder: PathBuf, bytes_max: u64) -> Result<Shared, BlobError> {
         let failed = |error| failed(&folder, error);
-        fs::create_dir_all(folder.join(upload::FOLDER)).map_err(failed)?;
+        // Closed to other users, as prompts and pictures are in there.
+        DirBuilder::new().recursive(true).mode(0o700).create(folder.join(upload::FOLDER)).map_err(failed)?;
         let lock = lock(&folder)?;
         for entry in fs::read_dir(folder.join(upload::FOLDER)).map_err(failed)? {
             fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
@@ -239,7 +241,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 
 fn lock(folder: &Path) -> Result<File, BlobError> {
     let failed = |error| failed(folder, error);
-    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).clone();
     let mut file = options.open(folder.join("lock")).map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}

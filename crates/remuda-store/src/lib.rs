@@ -17,10 +17,10 @@ pub mod blobs;
 mod contract;
 mod memory;
 mod sqlite;
+mod store_error;
 
-use std::error::Error;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -33,7 +33,12 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-pub use sqlite::{measure_inserts, measure_job_cycles};
+pub use sqlite::{
+    CommitMark, Generation, GenerationCause, Recovery, StoreHistory, StoreLoss, StoreReport, check_store,
+    measure_inserts, measure_job_cycles, recover_store,
+};
+
+pub use store_error::{SharedError, StoreError};
 
 use memory::MemoryStore;
 use sqlite::SqliteStore;
@@ -215,6 +220,14 @@ impl Store {
         }
     }
 
+    /// The newest event's number, and where generations began: readers of events are told what was lost there.
+    pub async fn history(&self) -> Result<StoreHistory, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(StoreHistory { sequence: store.sequence(), generations: Vec::new() }),
+            Store::Sqlite(store) => store.history().await,
+        }
+    }
+
     /// The newest cycle reports, newest first.
     pub async fn cycles(&self, limit: usize) -> Result<Vec<(Timestamp, Arc<RawValue>)>, StoreError> {
         match self {
@@ -292,6 +305,38 @@ impl Store {
         }
     }
 
+    /// Whether the store's files were where they belong when that was last checked. If not, nothing is acknowledged.
+    pub fn is_in_place(&self) -> bool {
+        match self {
+            Store::Memory(_) => true,
+            Store::Sqlite(store) => store.is_in_place(),
+        }
+    }
+
+    /// Why it is not in its place, as far as that was noticed.
+    pub fn misplaced(&self) -> Option<StoreError> {
+        match self {
+            Store::Memory(_) => None,
+            Store::Sqlite(store) => store.misplaced(),
+        }
+    }
+
+    /// Checks whether the store's files, and the folders given to `watch`, are still those that were opened.
+    pub fn check_place(&self) -> Result<(), StoreError> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::Sqlite(store) => store.check_place(),
+        }
+    }
+
+    /// Counts a folder as part of the store: if it is replaced, the store is not in its place.
+    pub fn watch(&self, folder: &Path) -> std::io::Result<()> {
+        match self {
+            Store::Memory(_) => Ok(()),
+            Store::Sqlite(store) => store.watch(folder),
+        }
+    }
+
     /// Writes all enqueued batches and closes the store, even if other handles exist.
     pub async fn close(self) -> Result<(), StoreError> {
         match self {
@@ -299,69 +344,6 @@ impl Store {
             Store::Sqlite(store) => store.close().await,
         }
     }
-}
-
-/// The cause of an error. It is shared because one transaction contains the batches of many callers.
-pub type SharedError = Arc<dyn Error + Send + Sync>;
-
-/// Errors of a store, by what the caller can do.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum StoreError {
-    /// Stop; take the leadership and restore to continue.
-    #[error("term {ours} is over: another plane leads in term {theirs}")]
-    Superseded { ours: Term, theirs: Term },
-
-    /// Nothing was written; retry soon.
-    #[error("the store is busy")]
-    Busy(#[source] SharedError),
-
-    /// The file cannot be accessed; retry after fixing the cause.
-    #[error("{} cannot be opened", path.display())]
-    Unreachable {
-        path: PathBuf,
-        #[source]
-        source: SharedError,
-    },
-
-    /// Nothing was written; accept no jobs until `has_reserve`.
-    #[error("no disk space left for {}: free some, and the store continues by itself", path.display())]
-    Full { path: PathBuf },
-
-    /// The batch may or may not be written: close the store and open it again.
-    #[error("writing to {} failed; the store must be reopened", path.display())]
-    Broken {
-        path: PathBuf,
-        #[source]
-        source: SharedError,
-    },
-
-    /// Nothing was written, and a retry cannot succeed.
-    #[error("the batch contradicts stored records: {what}")]
-    Conflict { what: String },
-
-    /// Needs an operator.
-    #[error(
-        "{} cannot be read as a Remuda store: {what}. Nothing was changed. Restore a backup (PATH, PATH-wal and \
-         PATH.lock together, or a single file made with sqlite3's .backup and neither of the others), or move the files \
-         away to start with an empty store",
-        path.display()
-    )]
-    Unreadable { path: PathBuf, what: String },
-
-    /// Another process has it open.
-    #[error("{} is in use by process {}: stop that process first", path.display(), pid.map_or("?".to_owned(), |pid| pid.to_string()))]
-    InUse { path: PathBuf, pid: Option<u32> },
-
-    /// Written by a newer version of Remuda.
-    #[error("{} has schema {theirs}, and this Remuda supports up to {ours}: use the newer Remuda", path.display())]
-    NewerSchema { path: PathBuf, ours: u32, theirs: u32 },
-
-    #[error("{url:?} is not a store URL: expected sqlite:PATH or memory:")]
-    BadUrl { url: String },
-
-    /// The last batches may or may not be written; reopen the store to find out.
-    #[error("the store was closed")]
-    Closed,
 }
 
 /// A job state as a filter names it.

@@ -145,6 +145,10 @@ impl MemoryStore {
         met.take(limit).map(|(_, job)| job.header()).collect()
     }
 
+    pub(super) fn sequence(&self) -> Sequence {
+        self.tables().sequence
+    }
+
     pub(super) fn events(&self, after: Sequence, limit: usize) -> Vec<StoredEvent> {
         let tables = self.tables();
         tables

@@ -7,15 +7,20 @@
 //!  restore, jobs, events … ─▶ a separate connection per reader with its own snapshot; never blocks the writer
 //! ```
 //!
-//! Next to `PATH` are `PATH-wal` and `PATH-shm` (SQLite's), `PATH.lock` (the process that has it open, see `files`) and
-//! `PATH.reserve` (space for completions when the disk is full).
+//! Next to `PATH` are `PATH-wal` and `PATH-shm` (SQLite's), `PATH.lock` (the process that has it open, see `files`),
+//! `PATH.proof` (the last acknowledged commit, see `proof`) and `PATH.reserve` (space for completions when the disk is full).
 
 mod benchmark;
 mod checkpoint;
 mod documents;
 mod files;
+mod generation;
+mod loss;
 mod merge;
+mod place;
+mod proof;
 mod read;
+mod recover;
 mod retention;
 mod schema;
 #[cfg(test)]
@@ -33,8 +38,14 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::{RecordBatch, StoreError};
 pub use benchmark::{measure_inserts, measure_job_cycles};
+pub use generation::{Generation, GenerationCause, StoreHistory};
+pub use loss::StoreLoss;
+pub use proof::CommitMark;
+pub use recover::{Recovery, StoreReport, check_store, recover_store};
 
 use files::{Lock, Reserve};
+use place::Place;
+use proof::{Proof, StoredProof};
 use read::Readers;
 use write::{QueuedRequest, Reply, Request, Writer};
 
@@ -53,6 +64,7 @@ struct Shared {
     writer: Mutex<Option<JoinHandle<()>>>,
     readers: Readers,
     reserve: Arc<Reserve>,
+    place: Arc<Place>,
 }
 
 impl SqliteStore {
@@ -62,23 +74,28 @@ impl SqliteStore {
 
     fn open_now(path: PathBuf) -> Result<SqliteStore, StoreError> {
         let mut lock = Lock::take(&path)?;
-        let conn = match schema::open(&path, lock.was_left_open()) {
+        let mut conn = match schema::open(&path, lock.was_left_open()) {
             Err(StoreError::Full { .. }) => {
                 Reserve::delete(&path);
                 schema::open(&path, lock.was_left_open())?
             }
             opened => opened?,
         };
+        let proof = open_proof(&mut conn, &path)?;
         lock.mark_open().map_err(|error| files::unreachable_error(&path, error))?;
         let reserve = Arc::new(Reserve::create(&path));
+        let place = Place::new(&path).map_err(|error| files::unreachable_error(&path, error))?;
+        let place = Arc::new(place);
         let (inbox, requests) = mpsc::channel();
-        let writer = Writer::new(path.clone(), conn, lock, reserve.clone())?.spawn(requests)?;
+        let writer =
+            Writer::new(path.clone(), conn, lock, proof, reserve.clone(), place.clone())?.spawn(requests)?;
         Ok(SqliteStore(Arc::new(Shared {
             inbox,
             permits: Arc::new(Semaphore::new(WAITING_MAX)),
             writer: Mutex::new(Some(writer)),
-            readers: Readers::new(path),
+            readers: Readers::new(path, place.clone()),
             reserve,
+            place,
         })))
     }
 
@@ -121,6 +138,22 @@ impl SqliteStore {
         self.0.reserve.has_space()
     }
 
+    pub(super) fn is_in_place(&self) -> bool {
+        !self.0.place.is_lost()
+    }
+
+    pub(super) fn misplaced(&self) -> Option<StoreError> {
+        self.0.place.lost()
+    }
+
+    pub(super) fn check_place(&self) -> Result<(), StoreError> {
+        self.0.place.check()
+    }
+
+    pub(super) fn watch(&self, folder: &std::path::Path) -> std::io::Result<()> {
+        self.0.place.watch(folder)
+    }
+
     pub(super) async fn close(self) -> Result<(), StoreError> {
         blocking(move || self.0.close()).await;
         Ok(())
@@ -149,6 +182,26 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// The proof of a store that passed all checks. A store that has commits and no proof is a copy, made with `.backup`.
+fn open_proof(conn: &mut rusqlite::Connection, path: &std::path::Path) -> Result<Proof, StoreError> {
+    let is_unproved = StoredProof::read(path).map_err(|error| files::unreachable_error(path, error))?
+        == StoredProof::Missing;
+    let read = |conn: &mut rusqlite::Connection| -> Result<CommitMark, rusqlite::Error> {
+        let mark = CommitMark::read(conn)?;
+        if !is_unproved || mark.commit == 0 {
+            return Ok(mark);
+        }
+        let generation = generation::begin(conn, GenerationCause::RestoredCopy, None)?;
+        tracing::warn!(
+            path = %path.display(), generation = generation.number, kept_until = %generation.kept_until,
+            "store is a restored copy; later jobs and events are not in it"
+        );
+        CommitMark::read(conn)
+    };
+    let mark = read(conn).map_err(|error| schema::classify(path, error))?;
+    Proof::open(path, mark).map_err(|error| files::unreachable_error(path, error))
 }
 
 /// Runs blocking work on tokio's blocking threads.

@@ -14,6 +14,7 @@ mod run;
 mod short_id;
 mod sim;
 mod start;
+mod store;
 mod token;
 mod web_ui;
 mod worker_args;
@@ -134,6 +135,11 @@ enum Command {
     ///
     /// Example: remuda audit --verify
     Audit(audit::AuditCommand),
+    /// Check that the store holds everything that was acknowledged, or continue without what is lost
+    ///
+    /// Example: remuda store check --data /var/lib/remuda
+    #[command(after_long_help = store::EXAMPLES)]
+    Store(store::StoreCommand),
     /// Show every setting with its value and origin
     Config(start::ConfigCommand),
     /// Run simulated worlds with faults and check that the laws hold
@@ -333,6 +339,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Cycle(cycle) => cycle.run().await,
         Command::Token(token) => token.run().await,
         Command::Audit(audit) => audit.run(),
+        Command::Store(store) => store.run().await,
         Command::Config(config) => config.run().await,
         Command::Sim(sim) => sim.run(),
         #[cfg(feature = "models")]

@@ -139,6 +139,10 @@ pub enum WorkflowPoolError {
     /// Nothing was changed; retry in a moment.
     #[error("the pool is busy: {0}")]
     Busy(String),
+    /// The disk failed: the job may be stored or not. Build the pool again on the same folder and enqueue the job with this
+    /// idempotency key: if it is there, you get its handle.
+    #[error("{why} (idempotency key {key:?})")]
+    OutcomeUnknown { key: String, why: String },
 }
 
 /// Jobs and workers right now, and jobs ended since the pool was built.
@@ -168,7 +172,13 @@ impl WorkflowPool {
         let context = self.inner.open_context()?;
         let workflow = workflow.into().read().await.map_err(WorkflowPoolError::Invalid)?;
         let (workflow, fields) = options.parse(workflow, &context).await?;
-        let submitted = context.intake().submit(workflow, fields).await?;
+        let key = fields.idempotency_key.clone().unwrap_or_default();
+        let submitted = context.intake().submit(workflow, fields).await.map_err(|error| match error {
+            IntakeError::Plane(why @ PlaneError::OutcomeUnknown(_)) => {
+                WorkflowPoolError::OutcomeUnknown { key, why: why.to_string() }
+            }
+            error => error.into(),
+        })?;
         Ok(self.inner.handle(submitted.job).await)
     }
 
@@ -294,6 +304,9 @@ impl From<PlaneError> for WorkflowPoolError {
             }
             PlaneError::Refused(refusal) => WorkflowPoolError::Invalid(refusal.to_string()),
             why @ (PlaneError::Overloaded | PlaneError::NotStored(_)) => busy(why),
+            why @ PlaneError::OutcomeUnknown(_) => {
+                WorkflowPoolError::OutcomeUnknown { key: String::new(), why: why.to_string() }
+            }
         }
     }
 }

@@ -64,6 +64,7 @@ async fn read(follower: &mut Follower) -> Vec<String> {
             Some(Followed::Event(LiveEvent::Stored(event))) => event.seq.to_string(),
             Some(Followed::Event(_)) => "live".to_owned(),
             Some(Followed::Gap { missed, is_replayed }) => format!("gap {missed} {is_replayed}"),
+            Some(Followed::Restored { generation }) => format!("restored {generation}"),
             Some(Followed::CaughtUp) => "caught up".to_owned(),
             None => return seen,
         });
@@ -142,4 +143,47 @@ async fn follower_ends_with_the_program() {
     assert!(until_stop.next().await.is_none());
     drop(story.events);
     assert!(until_gone.next().await.is_none());
+}
+
+/// Faults: J20, D16.
+#[tokio::test]
+async fn reader_ahead_of_a_restored_store_is_told_so() {
+    let mut story = Story::begin().await;
+    story.happen(3).await;
+    let mut follower = story.follow(Some(500));
+    assert_eq!(read(&mut follower).await, ["restored 1", "caught up"]);
+    story.happen(1).await;
+    assert_eq!(read(&mut follower).await, ["4"], "it hears what comes, although its number is lower");
+}
+
+/// Faults: J20, D16.
+#[tokio::test]
+async fn reader_at_or_before_lost_events_gets_a_mark_where_they_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+    let mut story = Story { store: Store::open(&url("a.sqlite")).await.unwrap(), ..Story::begin().await };
+    story.happen(3).await;
+    story.store.clone().close().await.unwrap();
+    std::fs::copy(folder.path().join("a.sqlite"), folder.path().join("b.sqlite")).unwrap();
+    story.store = Store::open(&url("b.sqlite")).await.unwrap();
+    let first = story.store.history().await.unwrap().generations[0].first_sequence.0;
+    let next = async |follower: &mut Follower| match follower.next().await.unwrap() {
+        Followed::Event(LiveEvent::Stored(event)) => event.seq.to_string(),
+        Followed::Restored { generation } => format!("restored {generation}"),
+        other => format!("{other:?}"),
+    };
+    // It saw events 4 to 7, which the copy does not have.
+    let mut ahead = story.follow(Some(7));
+    assert_eq!(next(&mut ahead).await, "restored 2");
+    assert_eq!(next(&mut ahead).await, "CaughtUp");
+    story.next = first;
+    story.happen(2).await;
+    assert_eq!(next(&mut ahead).await, first.to_string());
+    let mut resumed = story.follow(Some(2));
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|last| last != "CaughtUp") {
+        seen.push(next(&mut resumed).await);
+    }
+    assert_eq!(seen, ["3", "restored 2", &first.to_string(), &(first + 1).to_string(), "CaughtUp"]);
+    assert_eq!(next(&mut story.follow(Some(first))).await, (first + 1).to_string(), "it is past them");
 }

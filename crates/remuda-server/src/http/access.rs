@@ -504,7 +504,7 @@ async fn belongs(context: &Context, caller: &Caller, request_info: &RequestInfo)
     };
     match context.store.job(id).await? {
         Some((accepted, _)) if caller.may_see(&accepted.tenant) => Ok(()),
-        Some(_) | None => Err(super::jobs::unknown(id)),
+        Some(_) | None => Err(super::jobs::unknown(context, id)),
     }
 }
 

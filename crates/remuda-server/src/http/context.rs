@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use remuda_core::id::Sequence;
 use remuda_core::workflow::WorkflowLimits;
-use remuda_store::Store;
 use remuda_store::blobs::BlobStore;
+use remuda_store::{Store, StoreHistory};
 use tokio::sync::{Semaphore, broadcast};
 
 use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2};
@@ -30,6 +30,8 @@ pub struct Context(Arc<SharedContext>);
 pub struct SharedContext {
     pub plane: PlaneHandle,
     pub store: Store,
+    /// Where the store lost data before this start.
+    pub history: StoreHistory,
     pub blobs: BlobStore,
     pub workflows: WorkflowCache,
     pub previews: Previews,
@@ -97,6 +99,7 @@ impl Context {
     pub fn new(
         plane: PlaneHandle,
         store: Store,
+        history: StoreHistory,
         blobs: BlobStore,
         live: LiveState,
         stopping: tokio::sync::watch::Receiver<bool>,
@@ -116,6 +119,7 @@ impl Context {
         Context(Arc::new(SharedContext {
             plane,
             store,
+            history,
             blobs,
             workflows,
             previews,

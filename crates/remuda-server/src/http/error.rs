@@ -91,6 +91,11 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         error_code(S::CONFLICT, "ambiguous", "Several tokens have this name; use the id."),
         error_code(S::CONFLICT, "asset_in_use", "Comfy API v2: a job still uses the asset; delete it later."),
         error_code(S::GONE, "replaced", "A newer worker has this name: stop."),
+        error_code(
+            S::GONE,
+            "lost_in_restore",
+            "The store was restored as of before this job was accepted: submit it again.",
+        ),
         error_code(S::GONE, "machine_retired", "The machine is being returned: stop."),
         error_code(
             S::PAYLOAD_TOO_LARGE,
@@ -210,6 +215,12 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         ),
         error_code(
             S::SERVICE_UNAVAILABLE,
+            "outcome_unknown",
+            "The disk failed: what you sent may be stored or not. After `Retry-After` seconds send it again with the same \
+             idempotency key; without a key, look first whether it is there.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
             "model_unavailable",
             "OpenAI: no copy of the model can answer; retry later.",
         ),
@@ -296,6 +307,10 @@ impl From<PlaneError> for ApiError {
         match unanswered {
             PlaneError::Refused(refusal) => refusal.into(),
             PlaneError::NotStored(error) => error.into(),
+            PlaneError::OutcomeUnknown(_) => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "outcome_unknown", unanswered.to_string())
+                    .with_retry_after(2)
+            }
             PlaneError::Overloaded => ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",

@@ -91,6 +91,12 @@ impl EventStream {
                 Followed::Gap { missed, .. } => {
                     Some(Event::default().event("gap").data(json!({ "missed": missed }).to_string()))
                 }
+                Followed::Restored { generation } => {
+                    let reason =
+                        "the store continues with less than was stored before: events up to here were lost";
+                    let data = json!({ "missed": null, "generation": generation, "reason": reason });
+                    Some(Event::default().event("gap").data(data.to_string()))
+                }
                 Followed::CaughtUp => {
                     let data = json!({ "seq": self.events.position() });
                     Some(Event::default().event("caught_up").data(data.to_string()))

@@ -20,6 +20,7 @@ use remuda_core::plane::{Plane, PlaneEvent};
 use remuda_core::record::{AcceptedJob, JobStatus};
 use remuda_core::refusal::Refusal;
 use remuda_core::service::ServiceState;
+use remuda_core::time::Timestamp;
 use remuda_store::blobs::BlobHash;
 use remuda_store::{JobFilter, JobStateFilter};
 use serde::{Deserialize, Serialize};
@@ -245,7 +246,7 @@ pub(super) async fn one(
         .plane
         .read(move |plane, now| plane.job(id).map(|job| (job.status(now), plane.reason(now, job))))
         .await?;
-    let (accepted, stored) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+    let (accepted, stored) = context.store.job(id).await?.ok_or_else(|| unknown(&context, id))?;
     // A job that has ended is read from the store; the plane knows the open ones best.
     let (life, reason) = match open {
         Some(open) if stored.state.is_open() => open,
@@ -259,7 +260,16 @@ pub(super) async fn one(
     Ok(Json(JobView::new(&accepted, &life, reason, result).with_live(live)).into_response())
 }
 
-pub(super) fn unknown(id: JobId) -> ApiError {
+/// A job id tells when it was accepted, and so whether a restored store lost it.
+pub(super) fn unknown(context: &Context, id: JobId) -> ApiError {
+    let accepted_at = Timestamp::from_millis(u64::try_from(id.as_u128() >> 80).unwrap_or(0));
+    if let Some(generation) = context.history.lost_time(accepted_at) {
+        let message = format!(
+            "job {id} is lost: it was accepted at {accepted_at}, and the store was restored as of {}; submit it again",
+            generation.kept_until
+        );
+        return ApiError::new(StatusCode::GONE, "lost_in_restore", message);
+    }
     ApiError::not_found(format!("there is no job {id}; it may have been cleared away (retention)"))
 }
 
@@ -316,7 +326,7 @@ pub(super) async fn workflow(
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
     let id: JobId = id.parse()?;
-    let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(id))?;
+    let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(&context, id))?;
     Ok(Json(workflow).into_response())
 }
 
@@ -328,7 +338,7 @@ pub(super) async fn result(
     match context.store.result(id).await? {
         Some(result) => Ok(Json(result).into_response()),
         None => {
-            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(&context, id))?;
             Err(ApiError::not_found(format!("job {id} is {} and has no result", life.state.name())))
         }
     }
@@ -358,7 +368,7 @@ pub(super) async fn cancel(
         Ok(_) => Ok(Json(json!({ "id": id, "state": "cancelled" })).into_response()),
         Err(PlaneError::Refused(Refusal::UnknownJob(_))) => {
             // It may have ended before the plane started.
-            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(&context, id))?;
             Err(Refusal::Ended { state: life.state.name() }.into())
         }
         Err(other) => Err(other.into()),

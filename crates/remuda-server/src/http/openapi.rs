@@ -64,6 +64,7 @@ const EVERY_ROUTE: &[&str] = &[
     "overloaded",
     "stopping",
     "store_unavailable",
+    "outcome_unknown",
 ];
 /// Codes of routes with a body.
 const EVERY_BODY: &[&str] = &["bad_request", "too_slow", "too_large"];

@@ -53,6 +53,7 @@ async fn background_task_that_is_down_makes_the_plane_unready_and_is_named() {
         "broken",
         "comfyui_publisher",
         "fleets",
+        "folder_watch",
         "http",
         "job_watch",
         "listener_check",

@@ -1,7 +1,8 @@
 //! Uploads: chunks are hashed and written to a temporary file, which is renamed once it is complete and synced.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
 use remuda_core::time::Timestamp;
@@ -53,7 +54,9 @@ impl BlobStore {
     pub async fn begin_upload(&self) -> Result<BlobUpload, BlobError> {
         let partial = self.run(|shared| {
             let path = shared.folder.join(FOLDER).join(uuid::Uuid::new_v4().simple().to_string());
-            let file = File::create_new(&path).map_err(|error| shared.failed(error))?;
+            let mut options = OpenOptions::new();
+            let options = options.read(true).write(true).create_new(true).mode(0o600);
+            let file = options.open(&path).map_err(|error| shared.failed(error))?;
             Ok(PartialBlob { file, temporary: TempFile(path), hasher: blake3::Hasher::new() })
         });
         let partial = partial.await?;
@@ -123,7 +126,7 @@ impl PartialBlob {
         set_last_used(&self.file, now).and_then(|()| self.file.sync_all()).map_err(failed)?;
         let (folder, path) = (shared.shard(hash.shard()), shared.path(hash));
         let _guard = shared.lock_for(hash);
-        if fs::create_dir(&folder).is_ok() {
+        if fs::DirBuilder::new().mode(0o700).create(&folder).is_ok() {
             sync_folder(&shared.folder).map_err(failed)?;
         }
         let created = shared.metadata(hash).map_err(failed)?.is_none();

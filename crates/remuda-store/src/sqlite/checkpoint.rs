@@ -122,7 +122,7 @@ impl Helper {
 }
 
 /// Whether the checkpoint was complete; a reader may still need some pages of the WAL.
-fn checkpoint(conn: &Connection, mode: &str) -> Result<bool, Error> {
+pub(super) fn checkpoint(conn: &Connection, mode: &str) -> Result<bool, Error> {
     conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get::<_, i32>(0))
         .map(|busy| busy == 0)
 }

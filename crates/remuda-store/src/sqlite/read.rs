@@ -12,7 +12,9 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use super::{SqliteStore, blocking, documents, schema};
+use super::generation::StoreHistory;
+use super::place::Place;
+use super::{SqliteStore, blocking, documents, generation, schema};
 use crate::{JobFilter, JobStateFilter, StatusView, StoreError, ViewRow};
 
 pub(super) const OPEN_JOBS: &str = "SELECT accepted, status FROM jobs WHERE ended_at IS NULL ORDER BY id";
@@ -27,14 +29,15 @@ const READERS_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
+    place: Arc<Place>,
     idle: Mutex<Option<Vec<Connection>>>,
     permits: Arc<Semaphore>,
 }
 
 impl Readers {
-    pub(super) fn new(path: PathBuf) -> Readers {
+    pub(super) fn new(path: PathBuf, place: Arc<Place>) -> Readers {
         let permits = Arc::new(Semaphore::new(READERS_MAX));
-        Readers { path, idle: Mutex::new(Some(Vec::new())), permits }
+        Readers { path, place, idle: Mutex::new(Some(Vec::new())), permits }
     }
 
     pub(super) fn close(&self) {
@@ -49,6 +52,10 @@ impl Readers {
                     return Ok(conn);
                 }
             }
+        }
+        // At the path there may be another store by now.
+        if let Some(lost) = self.place.lost() {
+            return Err(lost);
         }
         schema::open_reader(&self.path)
     }
@@ -203,6 +210,16 @@ impl SqliteStore {
                 }
             }
             Ok(events)
+        })
+        .await
+    }
+
+    pub(crate) async fn history(&self) -> Result<StoreHistory, StoreError> {
+        self.read(|conn| {
+            let tx = conn.unchecked_transaction()?;
+            let sequence =
+                tx.query_row("SELECT value FROM meta WHERE key = 'sequence'", [], |row| row.get(0))?;
+            Ok(StoreHistory { sequence: Sequence(sequence), generations: generation::list(&tx)? })
         })
         .await
     }

@@ -10,7 +10,9 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, ffi};
 
 use super::BUSY_WAIT_MAX;
-use super::files::{sibling, unreachable_error};
+use super::files::{close_to_others, create_private, sibling, unreachable_error};
+use super::loss::StoreLoss;
+use super::proof::{CommitMark, StoredProof};
 use crate::StoreError;
 
 /// `Rmda`: identifies our databases, also for `file`.
@@ -22,23 +24,77 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 pub(super) const PAGE_BYTES: i32 = 8192;
 
 /// Migrations to schema 1, 2 and so on, counted by the file's `user_version`. Never change a released migration; add one.
-const MIGRATIONS: [&str; 3] =
-    [include_str!("schema.sql"), include_str!("schema/documents.sql"), include_str!("schema/fleets.sql")];
+const MIGRATIONS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("schema/documents.sql"),
+    include_str!("schema/fleets.sql"),
+    include_str!("schema/generations.sql"),
+];
+/// The schema in which commits have numbers.
+const NUMBERED_SCHEMA: u32 = 4;
 
 /// Opens the writer's connection, migrates the schema, and makes sure that a WAL exists.
 pub(super) fn open(path: &Path, was_left_open: bool) -> Result<Connection, StoreError> {
     check_files(path, was_left_open)?;
-    let mut conn = Connection::open(path).map_err(|error| classify(path, error))?;
+    // SQLite would create it.
+    if let Some(loss) = find_emptied(path)? {
+        return Err(StoreError::Incomplete { path: path.to_owned(), loss: Box::new(loss) });
+    }
+    let mut conn = open_unproved(path)?;
+    // Before anything is written: a write would go over what is left of a damaged WAL.
+    if let Some(loss) = find_loss(&conn, path, was_left_open)? {
+        return Err(StoreError::Incomplete { path: path.to_owned(), loss: Box::new(loss) });
+    }
+    migrate_all(&mut conn, path)?;
+    // Changes nothing, but creates the WAL, whose absence would be detected at the next start.
+    conn.execute("UPDATE meta SET value = value WHERE key = 'latest'", [])
+        .map_err(|error| classify(path, error))?;
+    Ok(conn)
+}
+
+/// As `open`, but neither compares the database with its proof nor writes to it.
+pub(super) fn open_unproved(path: &Path) -> Result<Connection, StoreError> {
+    create_private(path)
+        .and_then(|()| close_to_others(path))
+        .map_err(|error| unreachable_error(path, error))?;
+    let conn = Connection::open(path).map_err(|error| classify(path, error))?;
     // Before the checks below, so that a refusal does not change the WAL.
     disable_checkpoint_on_close(&conn).map_err(|error| classify(path, error))?;
     check_owner(&conn, path)?;
     conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(|error| classify(path, error))?;
     prepare(&conn).map_err(|error| classify(path, error))?;
-    migrate(&mut conn, path, &MIGRATIONS)?;
-    // Changes nothing, but creates the WAL, whose absence would be detected at the next start.
-    conn.execute("UPDATE meta SET value = value WHERE key = 'latest'", [])
-        .map_err(|error| classify(path, error))?;
     Ok(conn)
+}
+
+pub(super) fn migrate_all(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
+    migrate(conn, path, &MIGRATIONS)
+}
+
+/// Whether the file is missing or empty, and a proof says that it was not.
+pub(super) fn find_emptied(path: &Path) -> Result<Option<StoreLoss>, StoreError> {
+    if fs::metadata(path).is_ok_and(|file| file.len() > 0) {
+        return Ok(None);
+    }
+    let proof = StoredProof::read(path).map_err(|error| unreachable_error(path, error))?;
+    Ok(StoreLoss::find(None, proof, false))
+}
+
+/// Compares the database with its proof.
+pub(super) fn find_loss(
+    conn: &Connection,
+    path: &Path,
+    was_left_open: bool,
+) -> Result<Option<StoreLoss>, StoreError> {
+    // The proof first: a plane that runs meanwhile commits before it writes its proof.
+    let proof = StoredProof::read(path).map_err(|error| unreachable_error(path, error))?;
+    let stored = stored_mark(conn).map_err(|error| classify(path, error))?;
+    Ok(StoreLoss::find(stored, proof, was_left_open))
+}
+
+/// `None` if the database is new, or older than the numbers of commits.
+pub(super) fn stored_mark(conn: &Connection) -> Result<Option<CommitMark>, Error> {
+    let version: u32 = conn.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    if version >= NUMBERED_SCHEMA { CommitMark::read(conn).map(Some) } else { Ok(None) }
 }
 
 pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
@@ -60,7 +116,7 @@ fn disable_checkpoint_on_close(conn: &Connection) -> Result<(), Error> {
 }
 
 /// Checks that SQLite does not make: it accepts an empty file as a new database, and a missing WAL as an empty one.
-fn check_files(path: &Path, was_left_open: bool) -> Result<(), StoreError> {
+pub(super) fn check_files(path: &Path, was_left_open: bool) -> Result<(), StoreError> {
     let unreadable =
         |what: &str| Err(StoreError::Unreadable { path: path.to_owned(), what: what.to_owned() });
     let wal = sibling(path, "-wal");
@@ -86,8 +142,8 @@ fn check_files(path: &Path, was_left_open: bool) -> Result<(), StoreError> {
     }
     if was_left_open && !wal.exists() {
         return unreadable(
-            "it was not closed cleanly, and its write-ahead log (PATH-wal) with the newest commits is missing. If you \
-             restored a backup on purpose, delete PATH.lock",
+            "it was not closed cleanly, and its write-ahead log (PATH-wal) with the newest commits is missing. Put it \
+             back, or go on without those commits: `remuda store recover --accept-loss`",
         );
     }
     Ok(())

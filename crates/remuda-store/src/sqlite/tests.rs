@@ -4,6 +4,8 @@ mod child;
 mod disk;
 mod files;
 mod load;
+mod place;
+mod proof;
 
 use std::path::PathBuf;
 

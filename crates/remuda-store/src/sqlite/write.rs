@@ -25,6 +25,8 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::checkpoint::Checkpoints;
 use super::files::{Lock, Reserve, unreachable_error};
 use super::merge::MergedRecords;
+use super::place::Place;
+use super::proof::{CommitMark, Proof};
 use super::{documents, retention, schema};
 use crate::{RecordBatch, SharedError, StoreError};
 
@@ -58,7 +60,9 @@ pub(super) struct Writer {
     path: PathBuf,
     conn: Connection,
     lock: Lock,
+    proof: Proof,
     reserve: Arc<Reserve>,
+    place: Arc<Place>,
     checkpoints: Checkpoints,
     /// Last attempt to recreate the reserve.
     reserve_checked_at: Instant,
@@ -89,14 +93,18 @@ impl Writer {
         path: PathBuf,
         mut conn: Connection,
         lock: Lock,
+        proof: Proof,
         reserve: Arc<Reserve>,
+        place: Arc<Place>,
     ) -> Result<Writer, StoreError> {
         let checkpoints = Checkpoints::new(&mut conn, &path)?;
         Ok(Writer {
             path,
             conn,
             lock,
+            proof,
             reserve,
+            place,
             checkpoints,
             reserve_checked_at: Instant::now(),
             broken: None,
@@ -213,17 +221,24 @@ impl Writer {
         had_room
     }
 
-    /// Runs one transaction, unless the disk has failed before.
+    /// Runs one transaction, unless the disk has failed before, and writes the proof of it.
     fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Error>) -> Result<T, StoreError> {
         if let Some(source) = &self.broken {
             return Err(StoreError::Broken { path: self.path.clone(), source: source.clone() });
         }
         let done = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
             let done = work(&tx)?;
+            let mark = CommitMark::advance(&tx)?;
             tx.commit()?;
-            Ok(done)
+            Ok((done, mark))
         });
-        done.map_err(|error| self.classify(error))
+        let (done, mark) = done.map_err(|error| self.classify(error))?;
+        if let Err(error) = self.proof.record(mark) {
+            return Err(self.break_off(error));
+        }
+        // The last thing before the answer: what only a deleted file holds is not acknowledged.
+        self.place.check_files()?;
+        Ok(done)
     }
 
     /// Runs a checkpoint. If there is no space for it, the WAL stays as it is.
@@ -237,12 +252,17 @@ impl Writer {
     }
 
     fn classify(&mut self, error: Error) -> StoreError {
-        let error = schema::classify(&self.path, error);
-        if let StoreError::Broken { source, .. } = &error {
-            tracing::error!(path = %self.path.display(), error = %source, "store write failed; nothing is written until the store is reopened");
-            self.broken = Some(source.clone());
+        match schema::classify(&self.path, error) {
+            StoreError::Broken { source, .. } => self.break_off(source),
+            error => error,
         }
-        error
+    }
+
+    /// Writes nothing any more.
+    fn break_off(&mut self, source: SharedError) -> StoreError {
+        tracing::error!(path = %self.path.display(), error = %source, "store write failed; nothing is written until the store is reopened");
+        self.broken = Some(source.clone());
+        StoreError::Broken { path: self.path.clone(), source }
     }
 
     /// Moves all data into the database file, unless the disk has failed.
@@ -256,6 +276,9 @@ impl Writer {
             Ok(false) | Err(_) => return,
         }
         drop(self.conn);
+        if let Err(error) = self.proof.close() {
+            tracing::warn!(path = %self.path.display(), %error, "syncing the proof of the last commit failed");
+        }
         if let Err(error) = self.lock.mark_closed() {
             tracing::warn!(path = %self.path.display(), %error, "marking the store as closed failed");
         }

@@ -23,6 +23,8 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 pub(crate) struct Unreachable {
     url: String,
     cause: String,
+    /// It broke off after the request was sent, so that the plane may have acted on it.
+    was_sent: bool,
 }
 
 /// Something answers at the plane's address, and it is something else.
@@ -51,6 +53,12 @@ pub(crate) fn is_retryable(error: &anyhow::Error) -> bool {
     // Includes an answer that broke off in the middle.
     let is_cut = error.is::<Unreachable>() || error.chain().any(|cause| cause.is::<reqwest::Error>());
     is_cut || error.downcast_ref::<Refused>().is_some_and(is_busy)
+}
+
+/// Whether the plane may have done what it was asked although the call failed.
+pub(crate) fn is_outcome_unknown(error: &anyhow::Error) -> bool {
+    let is_cut = error.downcast_ref::<Unreachable>().is_some_and(|cut| cut.was_sent);
+    is_cut || error.downcast_ref::<Refused>().is_some_and(|refused| refused.code == "outcome_unknown")
 }
 
 /// Whether the plane answered 404.
@@ -165,6 +173,7 @@ impl Client {
         while let Some(inner) = cause.source() {
             cause = inner;
         }
-        Unreachable { url: url_without_password(&self.url), cause: cause.to_string() }
+        let was_sent = !error.is_connect() && !error.is_builder();
+        Unreachable { url: url_without_password(&self.url), cause: cause.to_string(), was_sent }
     }
 }

@@ -12,6 +12,7 @@ mod workflow;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -28,6 +29,7 @@ use self::job_options::JobOptionArgs;
 use self::preview::PreviewFile;
 use self::progress::ProgressView;
 use self::workflow::{InputChange, InputFile, SubmittedWorkflow, parse_change, parse_file};
+use super::client::{is_outcome_unknown, is_retryable};
 use super::{Client, Connection, UsageError};
 use remuda_core::workflow::describe_node_errors;
 use remuda_net::terminal::escape_control;
@@ -107,8 +109,7 @@ struct Submission<'a> {
     tenant: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    idempotency_key: Option<&'a str>,
+    idempotency_key: &'a str,
     #[serde(skip_serializing_if = "Map::is_empty")]
     metadata: Map<String, Value>,
     #[serde(flatten)]
@@ -119,6 +120,42 @@ struct Submission<'a> {
 const DOWNLOADS_MAX: usize = 4;
 /// 128 + SIGINT, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
+
+/// A plane that ended in the middle of a submission is back after this long, if a supervisor restarts it.
+const UNKNOWN_MAX: Duration = Duration::from_secs(60);
+const UNKNOWN_RETRY: Duration = Duration::from_secs(1);
+
+/// Submits a job. If the outcome is unknown, it is sent again, with its key, until the plane says whether the job is there.
+async fn send_until_known(
+    client: &Client,
+    submission: &Submission<'_>,
+    interrupts: &mpsc::Receiver<()>,
+) -> anyhow::Result<Value> {
+    let began = Instant::now();
+    let mut is_unknown = false;
+    loop {
+        let request = client.request(Method::POST, "/remuda/v1/jobs").timeout(super::client::REQUEST_TIMEOUT);
+        match client.send(request.json(submission)).await {
+            // Once it is unknown, every failure that may pass leaves it so.
+            Err(error)
+                if (is_outcome_unknown(&error) || is_unknown && is_retryable(&error))
+                    && began.elapsed() < UNKNOWN_MAX
+                    && interrupts.is_empty() =>
+            {
+                if !std::mem::replace(&mut is_unknown, true) {
+                    let key = submission.idempotency_key;
+                    eprintln!(
+                        "remuda: {}; asking again with the key {}",
+                        escape_control(&format!("{error:#}")),
+                        escape_control(key)
+                    );
+                }
+                tokio::time::sleep(UNKNOWN_RETRY).await;
+            }
+            answer => return answer,
+        }
+    }
+}
 
 /// Says which nodes of the graph are invalid: what depends on them does not run.
 fn warn_of_left_out(submitted: &[Value]) {
@@ -213,19 +250,19 @@ impl RunCommand {
             if !submitted.is_empty() && !interrupts.is_empty() {
                 break;
             }
+            // Every submission has a key, so that it can be repeated if its outcome is unknown.
+            let own_key = uuid::Uuid::new_v4().to_string();
             let submission = Submission {
                 workflow,
                 priority: self.priority,
                 service: self.service.as_deref(),
                 tenant: self.tenant.as_deref(),
                 deadline_seconds: self.deadline,
-                idempotency_key: self.key.as_deref(),
+                idempotency_key: self.key.as_ref().unwrap_or(&own_key),
                 metadata: self.metadata()?,
                 options: self.options.fields(),
             };
-            let request =
-                client.request(Method::POST, "/remuda/v1/jobs").timeout(super::client::REQUEST_TIMEOUT);
-            match client.send(request.json(&submission)).await {
+            match send_until_known(client, &submission, interrupts).await {
                 Ok(answer) if answer["id"].is_string() => submitted.push(answer),
                 Ok(_) => anyhow::bail!("the plane's answer has no job id"),
                 // Jobs submitted before are still followed.

@@ -127,7 +127,7 @@ impl EnqueueOptions {
         self
     }
 
-    /// Enqueueing the same key again returns the same job.
+    /// Enqueueing the same key again returns the same job. Without one, the job gets a random key.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> EnqueueOptions {
         self.fields.idempotency_key = Some(key.into());
         self
@@ -161,7 +161,10 @@ impl EnqueueOptions {
             attachments.insert(name, hash);
         }
         let workflow = parse_with_attachments(workflow, &attachments, &context.limits, None)?;
-        Ok((workflow, self.fields))
+        let mut fields = self.fields;
+        // Every job has a key, so that a call whose outcome is unknown can be repeated.
+        fields.idempotency_key.get_or_insert_with(|| uuid::Uuid::new_v4().to_string());
+        Ok((workflow, fields))
     }
 }
 

@@ -99,7 +99,10 @@ impl PoolFollower {
                     None => continue,
                 },
                 // Progress also comes with the live update, which has more detail.
-                Followed::Event(LiveEvent::Progress { .. }) | Followed::Gap { .. } | Followed::CaughtUp => {
+                Followed::Event(LiveEvent::Progress { .. })
+                | Followed::Gap { .. }
+                | Followed::Restored { .. }
+                | Followed::CaughtUp => {
                     continue;
                 }
             };

@@ -30,6 +30,7 @@ mod run;
 #[cfg(feature = "ssh")]
 mod ssh;
 mod start;
+mod store;
 mod storm;
 mod webhooks;
 mod workers;

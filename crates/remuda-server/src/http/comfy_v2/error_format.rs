@@ -19,7 +19,11 @@ pub(in crate::http) fn format_error(mut response: Response) -> Response {
     if status.is_server_error() {
         warn!(code = problem.code, message = %problem.message, "request failed");
     }
-    let details = if problem.detail.is_object() { problem.detail } else { serde_json::Value::Null };
+    let details = match problem.code {
+        "outcome_unknown" => json!({ "reason": "outcome_unknown" }),
+        _ if problem.detail.is_object() => problem.detail,
+        _ => serde_json::Value::Null,
+    };
     let error = json!({ "code": code, "message": message, "details": details });
     let replaced = (status, Json(json!({ "error": error }))).into_response();
     // Other headers, such as Retry-After, stay as they are.
@@ -43,6 +47,12 @@ fn contract_error<'a>(status: StatusCode, code: &'a str, message: &'a str) -> (S
         (_, "key_conflict") => (S::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message),
         (S::TOO_MANY_REQUESTS, "queue_full" | "too_many_streams") => (status, code, message),
         (S::TOO_MANY_REQUESTS, _) | (_, "overloaded") => (S::TOO_MANY_REQUESTS, "rate_limited", message),
+        // The contract has no status of its own for it; a client must not take it for "nothing happened".
+        (_, "outcome_unknown") => (
+            S::INTERNAL_SERVER_ERROR,
+            "upstream_error",
+            "the outcome is unknown: look whether it is there, or send it again with the same Idempotency-Key",
+        ),
         // Internal errors are logged and not shown to clients.
         _ if status.is_server_error() => (
             S::INTERNAL_SERVER_ERROR,
@@ -74,6 +84,7 @@ mod tests {
             (429, "queue_full", (429, "queue_full")),
             (429, "too_many_uploads", (429, "rate_limited")),
             (503, "overloaded", (429, "rate_limited")),
+            (503, "outcome_unknown", (500, "upstream_error")),
             (507, "store_full", (500, "upstream_error")),
         ] {
             let (given, word, _) = contract_error(StatusCode::from_u16(status).unwrap(), code, "");

@@ -94,7 +94,7 @@ impl WatchedJobs {
             }
             // Live reports carry more detail than the progress of a beat.
             Followed::Event(LiveEvent::Progress { .. }) | Followed::CaughtUp => {}
-            Followed::Gap { .. } => self.notify_all(),
+            Followed::Gap { .. } | Followed::Restored { .. } => self.notify_all(),
         }
     }
 

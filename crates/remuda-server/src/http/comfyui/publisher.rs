@@ -58,7 +58,9 @@ pub async fn run_publisher(context: Context, ticker: Ticker) {
                 Ok(())
             }
             Followed::Event(LiveEvent::Preview(preview)) => publisher.on_preview(&preview).await,
-            Followed::Gap { is_replayed: false, .. } => publisher.catch_up().await,
+            Followed::Gap { is_replayed: false, .. } | Followed::Restored { .. } => {
+                publisher.catch_up().await
+            }
             Followed::Event(LiveEvent::Progress { .. }) | Followed::Gap { .. } | Followed::CaughtUp => Ok(()),
         };
         if let Err(error) = published {

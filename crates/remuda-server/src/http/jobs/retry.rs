@@ -21,12 +21,12 @@ pub(in crate::http) async fn retry(
     Path(id): Path<String>,
 ) -> Result<Response, ApiError> {
     let id: JobId = id.parse()?;
-    let (old, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+    let (old, life) = context.store.job(id).await?.ok_or_else(|| unknown(&context, id))?;
     if life.state.is_open() {
         let message = format!("job {id} is {}: only an ended job can be run again", life.state.name());
         return Err(ApiError::new(StatusCode::CONFLICT, "refused", message));
     }
-    let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(id))?;
+    let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(&context, id))?;
     let workflow = parse_with_attachments((*workflow).to_owned(), &BTreeMap::new(), &context.limits, None)?;
     let fields = SubmitFields {
         tenant: old.tenant,

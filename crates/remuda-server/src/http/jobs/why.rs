@@ -18,7 +18,7 @@ pub(in crate::http) async fn why(
     let why = match context.plane.read(move |plane, now| plane.explain(now, id)).await? {
         Some(why) => why,
         None => {
-            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(&context, id))?;
             Plane::explain_ended(id, &life)
         }
     };

@@ -32,7 +32,9 @@ pub(in crate::http) async fn ready(
     let (open_jobs, open_max) =
         context.plane.read(|plane, _| (plane.open_jobs(), plane.settings().open_jobs_max)).await?;
     let down = context.tasks.down();
-    let problem = if !context.store.has_reserve() {
+    let problem = if let Some(misplaced) = context.store.misplaced() {
+        Some(misplaced.to_string())
+    } else if !context.store.has_reserve() {
         Some("the disk is full: submissions are refused until there is space".to_owned())
     } else if open_jobs >= open_max {
         Some("the queue is full".to_owned())

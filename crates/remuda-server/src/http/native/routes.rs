@@ -12,18 +12,22 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .errors(&["malformed", "invalid_workflow", "no_capability", "tenant_rule", "key_conflict", "queue_full"]),
     route!(GET "/remuda/v1/jobs", Client, jobs::list, "List jobs, newest first, a page at a time" => 200 "JobPage")
         .query(&["state", "tenant", "before", "limit"]),
-    route!(GET "/remuda/v1/jobs/{id}", Client, jobs::one, "One job: its request, state, reason, progress and result" => 200 "NativeJob"),
-    route!(GET "/remuda/v1/jobs/{id}/why", Client, jobs::why, "The job's history: every attempt, and every worker that was passed over, with the reason" => 200 "JobHistory"),
-    route!(GET "/remuda/v1/jobs/{id}/workflow", Client, jobs::workflow, "The workflow exactly as it was submitted" => 200 "WorkflowObject"),
-    route!(GET "/remuda/v1/jobs/{id}/result", Client, jobs::result, "The result alone" => 200 "AnyJson"),
+    route!(GET "/remuda/v1/jobs/{id}", Client, jobs::one, "One job: its request, state, reason, progress and result" => 200 "NativeJob")
+        .errors(&["lost_in_restore"]),
+    route!(GET "/remuda/v1/jobs/{id}/why", Client, jobs::why, "The job's history: every attempt, and every worker that was passed over, with the reason" => 200 "JobHistory")
+        .errors(&["lost_in_restore"]),
+    route!(GET "/remuda/v1/jobs/{id}/workflow", Client, jobs::workflow, "The workflow exactly as it was submitted" => 200 "WorkflowObject")
+        .errors(&["lost_in_restore"]),
+    route!(GET "/remuda/v1/jobs/{id}/result", Client, jobs::result, "The result alone" => 200 "AnyJson")
+        .errors(&["lost_in_restore"]),
     route!(GET "/remuda/v1/jobs/{id}/preview", Client, preview::get, "The newest preview of a running job, as an attachment; not stored" => 200 "image/*"),
     route!(POST "/remuda/v1/jobs/{id}/cancel", Client, jobs::cancel, "Cancel a job in any state that is not final" => 200 "CancelledJob")
         .audited("job.cancel")
         .optional_body("ReasonRequest", r#"{"reason": "no longer needed"}"#)
-        .errors(&["ended"]),
+        .errors(&["ended", "lost_in_restore"]),
     route!(POST "/remuda/v1/jobs/{id}/retry", Client, jobs::retry, "Run an ended job again, as a new job that names it (`options.retry_of`)" => 201 "RetriedJob")
         .audited("job.retry")
-        .errors(&["refused", "invalid_workflow", "no_capability", "tenant_rule", "queue_full"]),
+        .errors(&["refused", "invalid_workflow", "no_capability", "tenant_rule", "queue_full", "lost_in_restore"]),
     route!(POST "/remuda/v1/workers", Worker, workers::join, "Join as a worker" => 201 "JoinReply")
         .audited("worker.join")
         .body("JoinRequest", r#"{"worker": "gpu-7", "services": ["exec"], "slots": 1}"#)

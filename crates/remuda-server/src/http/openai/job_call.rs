@@ -139,7 +139,7 @@ impl JobCall {
                 self.is_over = stored.kind.is_job_end();
             }
             // The end may be among the missed events.
-            Some(Followed::Gap { is_replayed: false, .. }) => {
+            Some(Followed::Gap { is_replayed: false, .. } | Followed::Restored { .. }) => {
                 let stored = self.context.store.job(job).await?;
                 self.is_over = stored.is_none_or(|(_, status)| !status.state.is_open());
             }

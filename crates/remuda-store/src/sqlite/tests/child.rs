@@ -175,7 +175,7 @@ async fn d15_kill_during_creation_leaves_a_usable_store() {
 }
 
 #[tokio::test]
-async fn d5_commit_is_synced_before_acknowledgement() {
+async fn d5_commit_is_synced_and_proved_before_acknowledgement() {
     if strace().is_none() {
         return;
     }
@@ -187,16 +187,27 @@ async fn d5_commit_is_synced_before_acknowledgement() {
     committer.read_to_end();
     assert_eq!(committer.acknowledged, 30);
 
-    let (mut is_dirty, mut synced, mut acknowledged) = (false, 0, 0);
+    let (mut is_dirty, mut is_unproved, mut synced, mut acknowledged) = (false, false, 0, 0);
+    // The thread whose sync of the log is under way: strace splits a call that another thread's interrupts.
+    let mut syncing = None;
     for line in std::fs::read_to_string(&trace).unwrap().lines() {
+        let thread = line.split(' ').next().unwrap();
         let is_log = line.contains("remuda.db-wal>");
+        let is_end = syncing == Some(thread.to_owned()) && line.contains("sync resumed>");
         if line.contains("acknowledged") || line.contains("\\nacknowl") {
             assert!(!is_dirty, "acknowledged before it was synced: {line}");
+            assert!(!is_unproved, "acknowledged before its proof was written: {line}");
             acknowledged += 1;
         } else if is_log && line.contains("pwrite64(") {
-            is_dirty = true;
-        } else if is_log && line.contains("sync(") && line.ends_with("= 0") {
-            (is_dirty, synced) = (false, synced + 1);
+            (is_dirty, is_unproved) = (true, true);
+        } else if line.contains("remuda.db.proof>") && line.contains("pwrite64(") {
+            assert!(is_unproved && !is_dirty, "the proof is ahead of the store: {line}");
+            is_unproved = false;
+        } else if is_log && line.contains("sync(") && line.ends_with("<unfinished ...>") {
+            syncing = Some(thread.to_owned());
+        } else if is_end || is_log && line.contains("sync(") {
+            assert!(line.ends_with("= 0"), "{line}");
+            (is_dirty, synced, syncing) = (false, synced + 1, None);
         }
     }
     assert!(acknowledged >= 30 && synced >= 30, "{acknowledged} acknowledged, {synced} synced");

@@ -11,8 +11,9 @@ use remuda_testkit::SmallDisk;
 use tokio::sync::oneshot;
 
 use super::super::files::{Lock, Reserve};
-use super::super::schema;
+use super::super::place::Place;
 use super::super::write::{QueuedRequest, Request, Writer};
+use super::super::{open_proof, schema};
 use super::Folder;
 use crate::contract::sample::{accepted, body, completed, id, job, queued};
 use crate::{RecordBatch, Store, StoreError};
@@ -111,11 +112,17 @@ async fn d2_reserve_lasts_for_thousands_of_completions() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d2_batch_without_space_is_refused_whole() {
     let folder = Folder::new();
-    let (conn, lock) = (schema::open(&folder.path(), false).unwrap(), Lock::take(&folder.path()).unwrap());
+    let (mut conn, lock) =
+        (schema::open(&folder.path(), false).unwrap(), Lock::take(&folder.path()).unwrap());
+    let proof = open_proof(&mut conn, &folder.path()).unwrap();
     conn.pragma_update(None, "max_page_count", 40).unwrap();
     let reserve = Arc::new(Reserve::create(&folder.path()));
+    let place = Arc::new(Place::new(&folder.path()).unwrap());
     let (inbox, requests) = mpsc::channel();
-    let writer = Writer::new(folder.path(), conn, lock, reserve.clone()).unwrap().spawn(requests).unwrap();
+    let writer = Writer::new(folder.path(), conn, lock, proof, reserve.clone(), place)
+        .unwrap()
+        .spawn(requests)
+        .unwrap();
     let commit = async |batch| {
         let (reply, answer) = oneshot::channel();
         let request = Request::Commit { term: remuda_core::id::Term(1), batch, reply };

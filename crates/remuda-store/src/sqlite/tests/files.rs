@@ -1,7 +1,7 @@
 //! Damaged and foreign files: refused with a hint, and left unchanged.
 
 use std::fs::{self, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use super::Folder;
 use crate::contract::StoreFixture;
@@ -88,12 +88,12 @@ async fn d7_removed_wal_is_detected() {
     let store = open.open().await;
     let term = store.take_leadership().await.unwrap();
     store.commit(term, vec![accepted(job(1), queued(1))].into()).await.unwrap();
-    for suffix in ["", "-wal", ".lock"] {
+    for suffix in ["", "-wal", ".lock", ".proof"] {
         fs::copy(open.sibling(suffix), crashed.sibling(suffix)).unwrap();
     }
     let log = fs::read(crashed.sibling("-wal")).unwrap();
     fs::remove_file(crashed.sibling("-wal")).unwrap();
-    check_refused(&crashed, &["write-ahead log (PATH-wal)", "delete PATH.lock"]).await;
+    check_refused(&crashed, &["write-ahead log (PATH-wal)", "remuda store recover --accept-loss"]).await;
     check_refused(&crashed, &["write-ahead log (PATH-wal)"]).await;
 
     fs::write(crashed.sibling("-wal"), log).unwrap();
@@ -114,8 +114,8 @@ async fn d15_store_of_a_newer_program_is_refused() {
     conn.pragma_update(None, "user_version", 7).unwrap();
     drop(conn);
     let error = folder.try_open().await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { ours: 3, theirs: 7, .. }), "{error:?}");
-    assert!(error.to_string().contains("schema 7, and this Remuda supports up to 3"), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { ours: 4, theirs: 7, .. }), "{error:?}");
+    assert!(error.to_string().contains("schema 7, and this Remuda supports up to 4"), "{error}");
 }
 
 #[tokio::test]
@@ -148,5 +148,29 @@ async fn missing_folder_is_named_in_the_error() {
     assert!(error.to_string().contains("/nowhere/at/all.db"), "{error}");
     for url in ["", "sqlite:", "mysql://x", "memory:x"] {
         assert!(matches!(Store::open(url).await, Err(StoreError::BadUrl { .. })), "{url}");
+    }
+}
+
+fn mode(path: &std::path::Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+/// Faults: X3.
+#[tokio::test]
+async fn files_are_closed_to_other_users() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let files = ["", "-wal", "-shm", ".lock", ".proof", ".reserve"];
+    for suffix in files {
+        assert_eq!(mode(&folder.sibling(suffix)), 0o600, "{suffix:?}");
+    }
+    store.close().await.unwrap();
+    let left = files.iter().filter(|suffix| folder.sibling(suffix).exists());
+    left.for_each(|suffix| {
+        fs::set_permissions(folder.sibling(suffix), fs::Permissions::from_mode(0o644)).unwrap();
+    });
+    let _store = folder.open().await;
+    for suffix in files {
+        assert_eq!(mode(&folder.sibling(suffix)), 0o600, "{suffix:?} of an older version");
     }
 }

@@ -187,6 +187,9 @@ fn detail(event: &SseEvent, data: &Value) -> Option<String> {
             let attempt = cell(&data["attempt"]);
             Some(format!("attempt={attempt} {} of {} bytes", cell(&data["media"]), cell(&data["size_bytes"])))
         }
+        Err(_) if event.name == "gap" && data["generation"].is_u64() => {
+            Some(format!("generation {}: {}", cell(&data["generation"]), cell(&data["reason"])))
+        }
         Err(_) if event.name == "gap" => {
             Some(format!("{} events missed; stored ones follow", cell(&data["missed"])))
         }

@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     /// In the plane's folder, unless it is somewhere else.
     data: Option<PathBuf>,
     open_files_max: Option<u32>,
+    /// A program that runs it, with its arguments.
+    under: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     /// Its address, if a test must know it before the start.
@@ -75,6 +77,11 @@ impl Plane {
         assert!(self.process.line("serves on").await.is_some(), "it should serve: {}", self.process.said());
     }
 
+    /// From now on it runs by itself.
+    pub(crate) fn no_longer_under(&mut self) {
+        self.plan.under.clear();
+    }
+
     /// Starts it again and does not wait.
     pub(crate) fn spawn_again(&mut self) {
         self.process = self.plan.spawn(&self.folder, self.address);
@@ -90,6 +97,12 @@ impl Plan {
     /// More of what is typed after `serve`.
     pub(crate) fn arguments(mut self, arguments: &[&str]) -> Plan {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    /// Runs it under another program.
+    pub(crate) fn under(mut self, words: &[&str]) -> Plan {
+        self.under = words.iter().map(|&word| word.to_owned()).collect();
         self
     }
 
@@ -134,6 +147,11 @@ impl Plan {
             let program = command.get_program().to_owned();
             command = remuda_environment(std::process::Command::new("sh"), folder.path());
             command.arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" \"$@\"")).arg(program);
+        }
+        if let Some((name, arguments)) = self.under.split_first() {
+            let program = command.get_program().to_owned();
+            command = remuda_environment(std::process::Command::new(name), folder.path());
+            command.args(arguments).arg(program);
         }
         command.arg("serve").arg("--data").arg(self.data(folder)).arg("--listen").arg(address.to_string());
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
