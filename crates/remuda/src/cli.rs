@@ -146,6 +146,11 @@ enum Command {
     ///
     /// Example: remuda sim --seeds 1000; remuda sim --replay 42
     Sim(sim::SimCommand),
+    /// Run a real plane, workers and ComfyUI stand-ins under real faults, and account for every job
+    ///
+    /// Kills, stopped processes, cut lines, a full disk, failing syncs, clock jumps, hostile workers. Exit code 1 if a job was
+    /// lost or doubled, or if a verdict was false. Examples: remuda drill --duration 2m; remuda drill --hours 2 --seed 7
+    Drill(remuda_drill::DrillCommand),
     /// List, fetch and examine models that run in Remuda itself
     ///
     /// Examples: remuda models list; remuda models get all-minilm-l6-v2; remuda models check ./all-minilm-l6-v2
@@ -342,6 +347,13 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Store(store) => store.run().await,
         Command::Config(config) => config.run().await,
         Command::Sim(sim) => sim.run(),
+        Command::Drill(drill) => {
+            let mut stops = start::stop_signals()?;
+            let interrupted = async {
+                stops.recv().await;
+            };
+            drill.run(interrupted).await
+        }
         #[cfg(feature = "models")]
         Command::Models(models) => models.run().await,
         Command::Fake(fake) => fake.run().await,

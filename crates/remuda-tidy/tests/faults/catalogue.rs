@@ -262,7 +262,6 @@ const MALICE: &[FaultRow] = &[
 ];
 
 /// Section 13 of the catalogue is newer than the code that it judges.
-const BOUNDS: &str = "bounds of what one participant may bring, and damaged stores";
 
 const VERDICTS: &[FaultRow] = &[
     built("J1", "a busy agent ends its long poll to send the next beat"),

@@ -14,6 +14,7 @@ mod comfy_v2;
 mod comfyui;
 mod comfyui_api;
 mod disk;
+mod drill;
 mod events;
 mod fake_runpod;
 mod fleet;
