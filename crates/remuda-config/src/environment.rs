@@ -68,7 +68,8 @@ pub fn unknown_variables(environment: impl IntoIterator<Item = (String, String)>
 
 /// The environment that this process was started with; variables that are not UTF-8 are skipped.
 pub fn process_environment() -> impl Iterator<Item = (String, String)> {
-    process_variables().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    process_variables()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 pub(super) struct Environment(BTreeMap<String, String>);

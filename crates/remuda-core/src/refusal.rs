@@ -196,7 +196,10 @@ impl fmt::Display for Refusal {
             }
             Refusal::NoCapability { models, classes } => write_lacking(f, models, classes),
             Refusal::ForbiddenClass { tenant, class } => {
-                write!(f, "tenant {tenant} may not use the node class {class:?} on this plane: remove the node, or ask its operator")
+                write!(
+                    f,
+                    "tenant {tenant} may not use the node class {class:?} on this plane: remove the node, or ask its operator"
+                )
             }
             Refusal::ForeignPool { tenant, label } => {
                 write!(f, "jobs of tenant {tenant} run on its own workers: ask for no other {label:?} label")

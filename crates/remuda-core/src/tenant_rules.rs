@@ -58,7 +58,8 @@ impl TenantRules {
     }
 
     fn check_classes(&self, tenant: &Tenant, needs: &Requirements) -> Result<(), Refusal> {
-        let allowed: Vec<_> = self.allowed_classes.iter().filter(|rule| is_for(&rule.tenant, tenant)).collect();
+        let allowed: Vec<_> =
+            self.allowed_classes.iter().filter(|rule| is_for(&rule.tenant, tenant)).collect();
         let denied: Vec<_> = self.denied_classes.iter().filter(|rule| is_for(&rule.tenant, tenant)).collect();
         let is_forbidden = |class: &&String| {
             denied.iter().any(|rule| rule.covers(class))

@@ -36,7 +36,7 @@ pub fn process_variable(name: &str) -> Option<String> {
 /// Whether a variable may stay where children can read it: settings of ours without secrets, and what jobs get anyway.
 fn is_shown(name: &str) -> bool {
     let is_secret = || SECRET_VARIABLES.contains(&name) || has_secret_name(name) && !name.ends_with("_FILE");
-    is_passed_by_default(name) || name.starts_with("REMUDA_") && !is_secret()
+    is_passed_by_default(name) || name.trim_start_matches('_').starts_with("REMUDA_") && !is_secret()
 }
 
 /// Hides what children must not read. Call it before any thread is started; it does not return if it had to start the
@@ -53,9 +53,8 @@ pub fn hide_secrets() -> std::io::Result<()> {
     if let Some(descriptor) = std::env::var_os(HIDDEN_VARIABLE) {
         return linux::read_hidden(&descriptor);
     }
-    let hidden: Vec<_> = std::env::vars_os()
-        .filter(|(name, _)| !name.to_str().is_some_and(is_shown))
-        .collect();
+    let hidden: Vec<_> =
+        std::env::vars_os().filter(|(name, _)| !name.to_str().is_some_and(is_shown)).collect();
     if hidden.is_empty() {
         return Ok(());
     }
@@ -126,7 +125,13 @@ mod tests {
     /// Faults: X11.
     #[test]
     fn secrets_and_unknown_variables_are_hidden() {
-        for name in ["REMUDA_TOKEN", "REMUDA_ADMIN_TOKEN", "REMUDA_COMFYUI_HEADER", "REMUDA_OTHER_TOKEN", "RUNPOD_API_KEY"] {
+        for name in [
+            "REMUDA_TOKEN",
+            "REMUDA_ADMIN_TOKEN",
+            "REMUDA_COMFYUI_HEADER",
+            "REMUDA_OTHER_TOKEN",
+            "RUNPOD_API_KEY",
+        ] {
             assert!(!is_shown(name), "{name}");
         }
         for name in ["PATH", "REMUDA_URL", "REMUDA_TOKEN_FILE", "REMUDA_POD"] {

@@ -35,9 +35,34 @@ const PASSED: &[&str] = &[
 ];
 /// And those that begin like this: languages, folders, GPUs, numeric libraries, model caches.
 const PASSED_PREFIXES: &[&str] = &[
-    "LC_", "XDG_", "PYTHON", "CONDA_", "CUDA_", "NVIDIA_", "NCCL_", "CUDNN_", "CUBLAS_", "ROCR_", "ROCM_",
-    "HIP_", "HSA_", "MIOPEN_", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH_", "PYTORCH_", "TRITON_", "XFORMERS_",
-    "HF_HUB_", "TRANSFORMERS_", "RAYON_", "CANDLE_", "MIMALLOC_", "MALLOC_",
+    "LC_",
+    "XDG_",
+    "PYTHON",
+    "CONDA_",
+    "CUDA_",
+    "NVIDIA_",
+    "NCCL_",
+    "CUDNN_",
+    "CUBLAS_",
+    "ROCR_",
+    "ROCM_",
+    "HIP_",
+    "HSA_",
+    "MIOPEN_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "KMP_",
+    "TORCH_",
+    "PYTORCH_",
+    "TRITON_",
+    "XFORMERS_",
+    "HF_HUB_",
+    "TRANSFORMERS_",
+    "RAYON_",
+    "CANDLE_",
+    "MIMALLOC_",
+    "MALLOC_",
 ];
 /// A name with one of these in it is never passed because of its prefix.
 const SECRET_PARTS: [&str; 6] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "_KEY"];

@@ -58,7 +58,9 @@ fn is_within(address: IpAddr, network: IpAddr, bits: u8) -> bool {
 
 /// It is no host name, address or network.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is no host, address or network: write `hooks.internal:8080`, `10.1.2.3`, `10.0.0.0/8` or `[::1]:9000`")]
+#[error(
+    "{0:?} is no host, address or network: write `hooks.internal:8080`, `10.1.2.3`, `10.0.0.0/8` or `[::1]:9000`"
+)]
 pub struct BadPrivateTarget(String);
 
 impl FromStr for PrivateTarget {
@@ -108,7 +110,8 @@ fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
 
 fn is_host_name(text: &str) -> bool {
     let is_part = |part: &str| {
-        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+        !part.is_empty()
+            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
     };
     text.len() <= 253 && text.trim_end_matches('.').split('.').all(is_part)
 }
@@ -118,7 +121,8 @@ impl fmt::Display for PrivateTarget {
         match &self.host {
             TargetHost::Name(name) => f.write_str(name)?,
             TargetHost::Network { address, bits } => {
-                let (is_long, most) = (address.is_ipv6() && self.port.is_some(), if address.is_ipv4() { 32 } else { 128 });
+                let (is_long, most) =
+                    (address.is_ipv6() && self.port.is_some(), if address.is_ipv4() { 32 } else { 128 });
                 let bits = if *bits == most { String::new() } else { format!("/{bits}") };
                 if is_long { write!(f, "[{address}{bits}]")? } else { write!(f, "{address}{bits}")? }
             }
@@ -164,9 +168,19 @@ mod tests {
 
     #[test]
     fn entry_that_names_no_host_is_refused() {
-        for text in
-            ["", "http://10.0.0.1", "10.0.0.0/33", "0.0.0.0/0", "::/0", "a b", "host:port", "[::1", "host/8", ".", ":80"]
-        {
+        for text in [
+            "",
+            "http://10.0.0.1",
+            "10.0.0.0/33",
+            "0.0.0.0/0",
+            "::/0",
+            "a b",
+            "host:port",
+            "[::1",
+            "host/8",
+            ".",
+            ":80",
+        ] {
             assert!(text.parse::<PrivateTarget>().is_err(), "{text:?}");
         }
     }

@@ -267,7 +267,7 @@ impl WebhookSender {
 
 /// Scheme, host and port: they fail together.
 fn target_of(url: &str) -> String {
-    let known = url.parse::<reqwest::Url>();
+    let known = url.parse::<Url>();
     known.map_or_else(|_| url.to_owned(), |url| url.origin().ascii_serialization())
 }
 

@@ -163,7 +163,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (events, mut inbox) = mpsc::channel(16);
         let result = checks
-            .run(folder.path(), &JobEnvironment::default(), &StartupReporter::new(events, Some(Instant::now())))
+            .run(
+                folder.path(),
+                &JobEnvironment::default(),
+                &StartupReporter::new(events, Some(Instant::now())),
+            )
             .await;
         let mut phases = Vec::new();
         while let Some(AgentEvent::Preparing { what }) = inbox.recv().await {

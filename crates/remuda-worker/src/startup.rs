@@ -58,7 +58,8 @@ pub(crate) async fn start_service(
     let check = StartCheck { passed: true, problem: String::new(), gpu };
     Ok(match &options.service {
         ServiceSpec::Exec(exec) => {
-            let service = ServiceRunner::Exec(ExecService::new(exec.clone(), options.job_environment.clone(), events));
+            let service =
+                ServiceRunner::Exec(ExecService::new(exec.clone(), options.job_environment.clone(), events));
             ReadyWorker { service, offer: None, found: Vec::new(), life: ServiceIncarnation(1), check }
         }
         ServiceSpec::Models(models) => {

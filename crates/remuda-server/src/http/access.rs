@@ -11,6 +11,7 @@ mod caller;
 mod credential;
 mod guard;
 mod origin;
+mod places;
 mod revocation;
 mod rules;
 mod token_store;
@@ -38,7 +39,7 @@ use self::credential::credential;
 use self::guard::{Counted, Guard};
 use self::origin::Origins;
 use self::token_store::{Entry, TokenStore, is_credential};
-use super::listen::{ConnectionClass, ConnectionPlace, ConnectionPlaces, Peer};
+use super::listen::{ConnectionPlace, ConnectionPlaces, Peer};
 use super::routes::{self, Route};
 use super::{ApiError, Context, body};
 use crate::audit::{Audit, Note};
@@ -338,13 +339,6 @@ impl RequestInfo {
         matched.starts_with("/remuda/v1/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
     }
 
-    /// Its credential is not a worker's: its connection is one without a request again.
-    fn disprove_connection(&self) {
-        if let Some(connection) = &self.connection {
-            connection.disprove();
-        }
-    }
-
     fn note(&self, now: Timestamp, who: String, what: &'static str, outcome: String) -> Note {
         let on = format!("{} {}", self.method, self.path);
         Note { at: now, who, from: self.from.to_string(), what, on, outcome }
@@ -373,15 +367,15 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
         Ok(caller) => caller,
         Err(refused) => return refuse(access, &request_info, now, refused).await,
     };
-    if let Err(problem) = claim_place(&request_info, &caller, secret.as_ref()) {
-        return last_answer(problem.into_response());
+    if let Err(problem) = places::claim(&request_info, &caller, secret.as_ref()) {
+        return places::last_answer(problem.into_response());
     }
     if (caller.is_joined() && request_info.route.access == Access::AnyToken || caller.is_former())
         && let Some(secret) = &secret
         && !has_joined(&context, secret).await
     {
         if !access.is_open() {
-            request_info.disprove_connection();
+            places::disprove(&request_info);
             let refused = access.bad_token(&request_info, secret, now).into();
             return refuse(access, &request_info, now, refused).await;
         }
@@ -403,7 +397,7 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
     let mut response =
         revocation::until_revoked(access, &request_info, &caller, context.plane.clock, answer).await;
     if caller.is_joined() && matches!(response.status(), StatusCode::FORBIDDEN | StatusCode::NOT_FOUND) {
-        request_info.disprove_connection();
+        places::disprove(&request_info);
     }
     if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
         // The plane knows no worker with this credential.
@@ -431,40 +425,6 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
     if let Some(origin) = origin {
         origin::allowed(response.headers_mut(), origin, false);
     }
-    response
-}
-
-/// Takes the place of a client, worker or admin for the connection of a request. Health checks need none.
-fn claim_place(
-    request_info: &RequestInfo,
-    caller: &Caller,
-    secret: Option<&Secret>,
-) -> Result<(), ApiError> {
-    let access = request_info.route.access;
-    let Some(connection) = request_info.connection.as_ref().filter(|_| access != Access::Public) else {
-        return Ok(());
-    };
-    let credential = secret.filter(|secret| is_credential(secret.reveal())).map(Secret::hash);
-    let class = match caller.role {
-        Role::Worker => ConnectionClass::Worker(credential),
-        Role::Client => ConnectionClass::Client,
-        Role::Admin if !caller.is_anyone() => ConnectionClass::Admin,
-        // Where no token is needed, the route says what the caller is.
-        Role::Admin => match access {
-            Access::Worker | Access::WorkerSelf => ConnectionClass::Worker(credential),
-            Access::AnyToken | Access::WorkerSelfOrAdmin if credential.is_some() => {
-                ConnectionClass::Worker(credential)
-            }
-            Access::Admin | Access::WorkerSelfOrAdmin => ConnectionClass::Admin,
-            Access::Public | Access::Client | Access::AnyToken => ConnectionClass::Client,
-        },
-    };
-    Ok(connection.claim(class)?)
-}
-
-/// The connection is closed after it.
-fn last_answer(mut response: Response) -> Response {
-    response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
 }
 

@@ -351,7 +351,9 @@ impl From<Refusal> for ApiError {
             Refusal::QuotaExceeded { .. } => (StatusCode::TOO_MANY_REQUESTS, "quota_exceeded"),
             Refusal::RepeatedJoin(_) => (StatusCode::CONFLICT, "repeated_join"),
             Refusal::NoCapability { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "no_capability"),
-            Refusal::ForbiddenClass { .. } | Refusal::ForeignPool { .. } => (StatusCode::FORBIDDEN, "tenant_rule"),
+            Refusal::ForbiddenClass { .. } | Refusal::ForeignPool { .. } => {
+                (StatusCode::FORBIDDEN, "tenant_rule")
+            }
             Refusal::OutOfBounds { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "out_of_bounds"),
             Refusal::StaleBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
             Refusal::TooEarly

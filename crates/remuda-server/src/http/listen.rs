@@ -101,7 +101,7 @@ impl Listening {
             drop(stream.set_nodelay(true));
             let (shared, open) = (shared.clone(), open.clone());
             tokio::spawn(async move {
-                shared.serve(stream, peer, place.clone()).await;
+                shared.serve(stream, peer, place).await;
                 drop(open);
             });
         }

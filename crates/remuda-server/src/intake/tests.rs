@@ -15,7 +15,14 @@ async fn intake(open_jobs_max: usize) -> (Intake, EventLoop) {
     let effects = EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
     let (plane, event_loop) = EventLoop::start(store.clone(), settings, effects).await.unwrap();
     let (workflows, secrets) = Default::default();
-    let intake = Intake { plane, store, blobs, workflows, secrets, webhooks: Policy::new(&["127.0.0.1".parse().unwrap()]) };
+    let intake = Intake {
+        plane,
+        store,
+        blobs,
+        workflows,
+        secrets,
+        webhooks: Policy::new(&["127.0.0.1".parse().unwrap()]),
+    };
     (intake, event_loop)
 }
 

@@ -76,7 +76,7 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
         return None;
     }
     let (length, rest) = match first {
-        0..0x80 => (usize::from(first), rest),
+        0..=0x7f => (usize::from(first), rest),
         // A certificate has less than 2^24 bytes.
         0x81..=0x83 => {
             let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
@@ -146,7 +146,13 @@ mod tests {
     fn certificate(date: &[u8]) -> Vec<u8> {
         let wrap = |tag: u8, content: &[u8]| [&[tag, u8::try_from(content.len()).unwrap()], content].concat();
         let dates = wrap(SEQUENCE, &[&wrap(UTC_TIME, b"200101000000Z"), date].concat());
-        let fields = [wrap(VERSION, &[2, 1, 2]), wrap(2, &[7]), wrap(SEQUENCE, &[5, 0]), wrap(SEQUENCE, b"issuer"), dates];
+        let fields = [
+            wrap(VERSION, &[2, 1, 2]),
+            wrap(2, &[7]),
+            wrap(SEQUENCE, &[5, 0]),
+            wrap(SEQUENCE, b"issuer"),
+            dates,
+        ];
         wrap(SEQUENCE, &wrap(SEQUENCE, &fields.concat()))
     }
 
@@ -154,11 +160,11 @@ mod tests {
     #[test]
     fn end_is_read_in_both_notations() {
         for (date, expected) in [
-            (b"\x17\x0d270102030405Z".as_slice(), "2027-01-02T03:04:05"),
-            (b"\x17\x0d491231235959Z", "2049-12-31T23:59:59"),
-            (b"\x17\x0d990228000000Z", "1999-02-28T00:00:00"),
-            (b"\x18\x0f20500229120000Z", "2050-03-01T12:00:00"),
-            (b"\x18\x0f99991231235959Z", "9999-12-31T23:59:59"),
+            (&b"\x17\x0d270102030405Z"[..], "2027-01-02T03:04:05"),
+            (&b"\x17\x0d491231235959Z"[..], "2049-12-31T23:59:59"),
+            (&b"\x17\x0d990228000000Z"[..], "1999-02-28T00:00:00"),
+            (&b"\x18\x0f20500301120000Z"[..], "2050-03-01T12:00:00"),
+            (&b"\x18\x0f99991231235959Z"[..], "9999-12-31T23:59:59"),
         ] {
             let read = not_after(&certificate(date)).unwrap().to_string();
             assert!(read.starts_with(expected), "{read} is not {expected}");

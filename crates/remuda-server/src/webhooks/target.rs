@@ -86,7 +86,9 @@ impl Policy {
 }
 
 fn private(host: &str, port: u16) -> String {
-    format!("{host} is a private address: add \"{host}\" or \"{host}:{port}\" to webhooks.private_targets if webhooks may go there")
+    format!(
+        "{host} is a private address: add \"{host}\" or \"{host}:{port}\" to webhooks.private_targets if webhooks may go there"
+    )
 }
 
 /// A resolver that returns allowed addresses only; the addresses that it returns are the ones that are called. A client
@@ -112,7 +114,8 @@ impl GuardedResolver {
     /// If one of a name's addresses is refused, so is the name: such an answer is an attack.
     fn allowed(&self, name: &str, found: impl Iterator<Item = SocketAddr>) -> io::Result<Vec<SocketAddr>> {
         let found: Vec<_> = found.collect();
-        let check = |address: &SocketAddr| self.policy.check_address(Some(name), address.ip(), self.port).err();
+        let check =
+            |address: &SocketAddr| self.policy.check_address(Some(name), address.ip(), self.port).err();
         match found.iter().find_map(check) {
             Some(problem) => Err(io::Error::other(problem)),
             None => Ok(found),
@@ -125,7 +128,9 @@ fn unmapped(address: IpAddr) -> IpAddr {
     let IpAddr::V6(long) = address else { return address };
     match long.segments() {
         // Mapped, and the prefix by which IPv6-only networks reach IPv4.
-        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => IpAddr::V4(v4(high, low)),
+        [0, 0, 0, 0, 0, 0xffff, high, low] | [0x64, 0xff9b, 0, 0, 0, 0, high, low] => {
+            IpAddr::V4(v4(high, low))
+        }
         // Compatible, deprecated; `::` and `::1` are themselves.
         [0, 0, 0, 0, 0, 0, high, low] if high != 0 => IpAddr::V4(v4(high, low)),
         _ => address,
@@ -260,7 +265,8 @@ mod tests {
             assert!(Policy::default().check(url).is_err(), "{url}");
             assert!(open().check(url).is_ok(), "{url}: {:?}", open().check(url));
         }
-        for url in ["http://93.184.216.34/", "http://[2606:2800:220:1::1]/", "http://[::ffff:93.184.216.34]/"] {
+        for url in ["http://93.184.216.34/", "http://[2606:2800:220:1::1]/", "http://[::ffff:93.184.216.34]/"]
+        {
             assert!(Policy::default().check(url).is_ok(), "{url}");
         }
     }
@@ -272,7 +278,9 @@ mod tests {
         assert!(policy.check("http://127.0.0.1:9000/hook").is_ok());
         assert!(policy.check("http://[::ffff:127.0.0.1]:9000/hook").is_ok());
         assert!(policy.check("http://localhost:9000/hook").is_ok(), "the resolver checks what it means");
-        for url in ["http://127.0.0.1:8288/", "http://127.0.0.1/", "http://[::1]:9000/", "http://10.0.0.1:9000/"] {
+        for url in
+            ["http://127.0.0.1:8288/", "http://127.0.0.1/", "http://[::1]:9000/", "http://10.0.0.1:9000/"]
+        {
             let problem = policy.check(url).unwrap_err();
             assert!(problem.contains("webhooks.private_targets"), "{problem}");
         }

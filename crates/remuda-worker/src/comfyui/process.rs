@@ -58,7 +58,8 @@ impl ServerProcess {
         events: Events,
     ) -> anyhow::Result<ServerProcess> {
         let log = pid_file.with_extension("log");
-        let process = ServerProcess { command, environment, pid_file, log, events, running: Mutex::default() };
+        let process =
+            ServerProcess { command, environment, pid_file, log, events, running: Mutex::default() };
         match read_pid_file(&process.pid_file) {
             Some(running) => {
                 info!(pid = running.pid, "adopted the ComfyUI that an earlier worker of this name started");

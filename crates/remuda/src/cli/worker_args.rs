@@ -18,8 +18,8 @@ use super::UsageError;
 use super::model_path::model_specs;
 use super::start::{WorkerArgs, WorkerLimitArgs};
 use remuda_config::ResolvedConfig;
-use remuda_net::http_client::Credentials;
 use remuda_net::hidden_environment::{process_variable, process_variables};
+use remuda_net::http_client::Credentials;
 use remuda_net::job_environment::JobEnvironment;
 use remuda_net::secret::SECRET_VARIABLES;
 use remuda_worker::{

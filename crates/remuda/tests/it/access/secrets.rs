@@ -127,8 +127,7 @@ async fn job_environment_has_no_worker_token() {
 }
 
 /// Prints how many secrets are in the command's own environment, and in that of the worker that started it.
-const SEARCH: &str =
-    r#"echo "[$(env | grep -cE 'canary|rmd_'), $(tr '\0' '\n' </proc/$PPID/environ | grep -cE 'canary|rmd_')]""#;
+const SEARCH: &str = r#"echo "[$(env | grep -cE 'canary|rmd_'), $(tr '\0' '\n' </proc/$PPID/environ | grep -cE 'canary|rmd_')]""#;
 
 /// Faults: X11. Neither its own environment nor its worker's shows a job what opens a door.
 #[tokio::test]
@@ -152,7 +151,9 @@ async fn jobs_of_remuda_up_see_no_provider_key() {
     let mut up = remuda(folder.path());
     let tell = format!("[ \"$MODELS_AT\" = here ] && {SEARCH}");
     up.args(["up", "--data", "data", "--listen", "127.0.0.1:0", "--exec", &tell, "--name", "a"]);
-    up.args(["--set", "agent.pass_environment=MODELS_*"]).env("MODELS_AT", "here").env("RUNPOD_API_KEY", "canary");
+    up.args(["--set", "agent.pass_environment=MODELS_*"])
+        .env("MODELS_AT", "here")
+        .env("RUNPOD_API_KEY", "canary");
     let mut up = Process::start("remuda up", &mut up);
     let line = up.line("remuda is up on").await.unwrap_or_else(|| panic!("{}", up.said()));
     let url = line.split("up on ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
@@ -176,12 +177,11 @@ async fn token_comes_from_a_file_and_never_from_the_command_line() {
     let (code, said) = run(plane.folder(), &[&typed[..], &["--token-file", "missing"]].concat()).await;
     assert_eq!(code, 1, "{said}");
     assert!(said.contains("missing (--token-file"), "{said}");
-    // A worker too, through a pipe.
+    // A worker too.
     let joins = token(&admin, &json!({ "role": "worker" })).await;
     std::fs::write(plane.folder().join("joins"), &joins).unwrap();
     let mut worker = remuda(plane.folder());
-    worker.args(["worker", "--url", &plane.url, "--name", "a", "--exec", "cat"]);
-    worker.args(["--token-file", "/dev/fd/0"]).stdin(std::fs::File::open(plane.folder().join("joins")).unwrap());
+    worker.args(["worker", "--url", &plane.url, "--name", "a", "--exec", "cat", "--token-file", "joins"]);
     let mut worker = Process::start("the worker", &mut worker);
     assert!(worker.line("joined").await.is_some(), "{}", worker.said());
 }
@@ -194,7 +194,8 @@ async fn password_of_the_plane_address_is_not_printed() {
     let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nothing = format!("http://anna:canary@{elsewhere}");
     for url in [nothing.as_str(), "http://anna:canary@127.0.0.1:99999", "http://anna:canary@"] {
-        for command in [&["jobs"][..], &["status"], &["worker", "--exec", "cat", "--contact-timeout", "1ms"]] {
+        for command in [&["jobs"][..], &["status"], &["worker", "--exec", "cat", "--contact-timeout", "1ms"]]
+        {
             let typed = [command, &["--url", url]].concat();
             let (code, said) = run(folder, &typed).await;
             assert_ne!(code, 0, "{said}");

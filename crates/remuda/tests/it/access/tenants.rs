@@ -57,9 +57,11 @@ async fn client_role_can_run_jobs_with_files() {
     let _worker = Process::start("the worker", &mut worker);
     std::fs::write(plane.folder().join("w.json"), r#"{ "n": 1 }"#).unwrap();
     let by = ["--url", &plane.url];
-    let (code, said) = run_as(&anna.token, plane.folder(), &[&["run", "w.json", "-n", "3"], &by[..]].concat()).await;
+    let (code, said) =
+        run_as(&anna.token, plane.folder(), &[&["run", "w.json", "-n", "3"], &by[..]].concat()).await;
     assert_eq!(code, 0, "{said}");
-    let (code, said) = run_as(&anna.token, plane.folder(), &[&["blobs", "put", "w.json"], &by[..]].concat()).await;
+    let (code, said) =
+        run_as(&anna.token, plane.folder(), &[&["blobs", "put", "w.json"], &by[..]].concat()).await;
     assert_eq!(code, 0, "{said}");
     let (_, said) = run_as(&anna.token, plane.folder(), &[&["jobs"], &by[..]].concat()).await;
     assert_eq!(said.matches("anna").count(), 3, "{said}");

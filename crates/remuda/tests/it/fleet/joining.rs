@@ -46,7 +46,10 @@ async fn machine_joins_closed_plane_with_its_own_token() {
     let (machine, pid) = yard.processes().remove(0);
     let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap();
     let environment = String::from_utf8_lossy(&environment).into_owned();
-    let token = environment.split('\0').find_map(|it| it.strip_prefix("REMUDA_TOKEN=")).unwrap();
+    // What was in the machine's environment before its worker hid it.
+    let token = std::fs::read_to_string(yard.folder().join("token")).unwrap();
+    let token = token.trim();
+    assert!(token.starts_with("rmj_") && !environment.contains(token), "its jobs cannot read it");
     assert!(!environment.contains(ADMIN), "it knows nothing else that opens anything");
     let finder = yard.with(token);
     assert_eq!(join(&finder, &machine).await, (403, json!("identity_unproven")), "it was used");

@@ -53,10 +53,10 @@ impl ProcessFleet {
         ProcessFleet::planned(Plane::plan(crate::harness::QUICK), keys, boot, gate, what).await
     }
 
-    /// As `start`, on a plane that requires tokens.
+    /// As `start`, on a plane that requires tokens. A machine leaves its own in the file `token`.
     pub(super) async fn closed(admin: &str, keys: &str, what: &str) -> ProcessFleet {
         let plan = Plane::plan(crate::harness::QUICK).variable("REMUDA_ADMIN_TOKEN", admin);
-        ProcessFleet::planned(plan, keys, "", None, what).await
+        ProcessFleet::planned(plan, keys, "printenv REMUDA_TOKEN >\"$HOME\"/token; ", None, what).await
     }
 
     async fn planned(plan: Plan, keys: &str, boot: &str, gate: Option<&str>, what: &str) -> ProcessFleet {

@@ -2,6 +2,7 @@
 
 use remuda_config::ResolvedConfig;
 
+use super::shares::UNPROVEN_MAX;
 use super::*;
 
 fn places(clients: usize, workers: usize, per_address: usize) -> ConnectionPlaces {
@@ -46,7 +47,8 @@ fn clients_never_take_the_places_of_workers_and_admins() {
     assert_eq!((answer.status.as_u16(), answer.code), (503, "connections_full"));
     assert_eq!(places.status()["refused"]["clients"], 1);
 
-    let (first, second, third) = (places.enter(address(9)), places.enter(address(9)), places.enter(address(9)));
+    let (first, second, third) =
+        (places.enter(address(9)), places.enter(address(9)), places.enter(address(9)));
     first.claim(worker(1)).unwrap();
     second.claim(worker(2)).unwrap();
     assert_eq!(third.claim(worker(3)), Err(NoPlace::Workers));
