@@ -113,8 +113,7 @@ impl DrillFleet {
         arguments.extend(settings(lease));
         let plane = Part::new(program("plane", arguments, clock, folder));
         plane.start().await?;
-        let mut fleet =
-            DrillFleet { plane, workers: Vec::new(), tools, own_ends: AtomicU32::new(0) };
+        let mut fleet = DrillFleet { plane, workers: Vec::new(), tools, own_ends: AtomicU32::new(0) };
         for index in 0..workers {
             fleet.workers.push(DrillWorker::start(index, address, lease, folder).await?);
         }

@@ -17,7 +17,8 @@ pub(crate) async fn attack(drill: &Drill, rng: &mut DrillRng, length: Duration) 
     while drill.now() < until {
         let (path, body) = message(rng);
         drop(drill.post(path, &body).await);
-        let broken = drill.http.post(format!("{}{path}", drill.url)).body("{\"worker\": \"hostile\", \"slots\": ");
+        let broken =
+            drill.http.post(format!("{}{path}", drill.url)).body("{\"worker\": \"hostile\", \"slots\": ");
         drop(broken.send().await);
         tokio::time::sleep(PAUSE).await;
     }
@@ -28,10 +29,9 @@ fn message(rng: &mut DrillRng) -> (&'static str, Value) {
     const BEAT: &str = "/remuda/v1/workers/hostile/beat";
     let held = json!({ "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 1 });
     match rng.below(5) {
-        0 => (
-            JOIN,
-            json!({ "worker": "hostile", "services": ["drill-none"], "slots": u32::MAX, "offer": {} }),
-        ),
+        0 => {
+            (JOIN, json!({ "worker": "hostile", "services": ["drill-none"], "slots": u32::MAX, "offer": {} }))
+        }
         1 => (
             JOIN,
             json!({ "worker": "hostile", "services": ["drill-none"], "slots": 1, "incarnation": i64::MAX - 1 }),
@@ -40,7 +40,10 @@ fn message(rng: &mut DrillRng) -> (&'static str, Value) {
             BEAT,
             json!({ "incarnation": 1, "seq": u64::MAX, "slots": u32::MAX, "held": vec![held; LONG_LIST] }),
         ),
-        3 => (BEAT, json!({ "incarnation": i64::MAX, "seq": 1, "slots": 1, "held": [], "finished": vec![held; 1000] })),
+        3 => (
+            BEAT,
+            json!({ "incarnation": i64::MAX, "seq": 1, "slots": 1, "held": [], "finished": vec![held; 1000] }),
+        ),
         _ => (JOIN, json!({ "worker": "hostile\u{0}", "services": vec!["x"; 10_000], "slots": -1 })),
     }
 }

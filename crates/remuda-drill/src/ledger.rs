@@ -33,8 +33,8 @@ struct DrilledJob {
     was_cancelled: bool,
     /// Every outcome that the plane told: one.
     outcomes: Vec<EventKind>,
-    /// The attempt that runs, and the fault that ended the one before.
     running: Option<RunningAttempt>,
+    /// When the fault began that ended the attempt before, until the next one starts.
     interrupted_at: Option<Duration>,
     failure: Option<String>,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Findings {
 const AFTERMATH_IN_LEASES: u32 = 3;
 
 impl Ledger {
-    /// Returns whether the key was new.
+    /// A submission was answered, for the first time or again.
     pub(crate) fn acknowledge(&mut self, now: Duration, key: &str, id: &str, kind: WorkflowKind) {
         if let Some(known) = self.keys.insert(key.to_owned(), id.to_owned()) {
             if known != id {
@@ -225,7 +225,8 @@ impl Ledger {
 
     fn tell_fleet(&mut self, now: Duration, lease: Duration, event: &ToldEvent) {
         let is_hostile = event.worker.as_deref().is_some_and(|worker| !worker.starts_with(WORKER_PREFIX));
-        if is_hostile || event.tenant.as_deref() == Some(BAD_TENANT) {
+        let tenant = event.tenant.as_deref().or_else(|| event.detail["tenant"].as_str());
+        if is_hostile || tenant == Some(BAD_TENANT) {
             return;
         }
         let worker = event.worker.clone().unwrap_or_default();
@@ -268,7 +269,7 @@ impl Ledger {
         unended.map(|(id, _)| id.clone()).collect()
     }
 
-    /// Judges everything at the end. `settings_of_bad` says what the error of a bad workflow must contain.
+    /// Judges everything at the end. `error_of_bad` is what the error of a bad workflow must contain.
     pub(crate) fn conclude(mut self, error_of_bad: &str) -> Findings {
         let (mut completed, mut failed_as_expected, mut cancelled) = (0, 0, 0);
         let mut complaints = std::mem::take(&mut self.complaints);

@@ -185,6 +185,8 @@ pub(crate) struct ScheduleOptions {
 const REST_IN_LEASES: f64 = 1.5;
 /// The plane comes back sooner than a worker is judged.
 const PLANE_REST_IN_LEASES: f64 = 0.5;
+/// How often another fault is drawn for a moment at which the lane of the first one is busy.
+const DRAWS_MAX: usize = 8;
 
 /// All faults, in the order of their beginnings.
 pub(crate) fn draw(options: &ScheduleOptions) -> Vec<PlannedFault> {
@@ -199,19 +201,22 @@ pub(crate) fn draw(options: &ScheduleOptions) -> Vec<PlannedFault> {
         if at >= options.length {
             break;
         }
-        let kind = pick(&options.kinds, rng.below(weights));
-        let (shortest, longest) = kind.length_in_leases();
-        let length = options.lease.mul_f64(shortest + (longest - shortest) * rng.fraction());
-        let worker = usize::try_from(rng.below(options.workers as u64)).unwrap_or(0);
-        let fault = PlannedFault { kind, worker, at, length };
-        if free_from.get(&fault.lane()).is_some_and(|free| *free > at) {
-            continue;
-        }
+        let is_free = |fault: &PlannedFault| free_from.get(&fault.lane()).is_none_or(|free| *free <= at);
+        let mut draws = (0..DRAWS_MAX).map(|_| draw_one(options, &mut rng, weights, at));
+        let Some(fault) = draws.find(is_free) else { continue };
         let rest = if fault.lane().is_some() { REST_IN_LEASES } else { PLANE_REST_IN_LEASES };
         free_from.insert(fault.lane(), fault.end() + options.lease.mul_f64(rest));
         planned.push(fault);
     }
     planned
+}
+
+fn draw_one(options: &ScheduleOptions, rng: &mut DrillRng, weights: u64, at: Duration) -> PlannedFault {
+    let kind = pick(&options.kinds, rng.below(weights));
+    let (shortest, longest) = kind.length_in_leases();
+    let length = options.lease.mul_f64(shortest + (longest - shortest) * rng.fraction());
+    let worker = usize::try_from(rng.below(options.workers as u64)).unwrap_or(0);
+    PlannedFault { kind, worker, at, length }
 }
 
 fn pick(kinds: &[FaultKind], mut drawn: u64) -> FaultKind {

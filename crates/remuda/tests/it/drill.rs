@@ -19,7 +19,8 @@ async fn drill_loses_doubles_and_misjudges_nothing() {
     drill.arg(folder.path());
     let output = tokio::process::Command::from(drill).kill_on_drop(true).output().await.unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no report: {told}"));
+    let report: Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no report: {told}"));
     assert!(output.status.success(), "{report:#}\n{told}");
     for broken in ["lost", "doubled", "false_verdicts"] {
         assert_eq!(report[broken], serde_json::json!([]), "{broken}: {report:#}");
