@@ -23,7 +23,7 @@ use crate::refusal::Refusal;
 use crate::reliability::Reliability;
 use crate::time::Timestamp;
 use crate::wire::HeldAttempt;
-use crate::worker::{PendingCancel, Worker};
+use crate::worker::{PendingCancel, Worker, WorkerLine};
 
 pub(super) use self::machines::PresenceChange;
 use self::restarts::Restarts;
@@ -132,7 +132,7 @@ impl Workers {
     }
 
     /// How many other machines went down at about the time when this worker was last heard: they are silent since then, or
-    /// have restarted since, without this shape.
+    /// have restarted since, without this shape. One whose connection is gone is not late yet, but restarts as well.
     pub(super) fn went_down_with(
         &self,
         id: &WorkerId,
@@ -142,7 +142,7 @@ impl Workers {
     ) -> usize {
         let own = self.known.get(id).map(|worker| &worker.machine);
         let is_silent = |worker: &&Worker| {
-            worker.presence() != Presence::Online
+            (worker.presence() != Presence::Online || worker.line == WorkerLine::Gone)
                 && worker.state() != WorkerState::Terminated
                 && worker.watch.seen_at().apart(heard_at) <= apart_max
         };

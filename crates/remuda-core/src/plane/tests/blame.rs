@@ -313,6 +313,13 @@ fn trial_that_goes_down_with_other_machines_decides_nothing() {
     story.work_to(125, &["c"]);
     story.is(job, "running on c, attempt 4");
     assert_eq!(story.kept.status(job).crashed_workers.len(), 2);
+    // They were restarted at once: none is late yet, but their connections are gone.
+    let (mut story, job) = tried_alone();
+    ["c", "d", "e"].iter().for_each(|worker| drop(story.drop_line(worker)));
+    story.to(93);
+    story.join("c");
+    story.work_to(98, &["c"]);
+    story.is(job, "running on c, attempt 4");
     // One other machine is no mass loss.
     let (mut story, job) = tried_alone();
     story.work_to(115, &["e"]);
