@@ -19,7 +19,8 @@
 //!
 //! Modules, lowest first: `weather`, `law`, `random`, `trouble`, `sabotage` and `settings` are plain values; `service`,
 //! `net` and `faults` build on them; `scenario` draws a world; `client`, `host`, `provider`, `store` and `driver` hold
-//! the state of each actor; `laws` judges; `world` owns all state and handles the events.
+//! the state of each actor; `laws` judges; `world` owns all state and handles the events. `model`, which only tests use,
+//! explores small models of the same core exhaustively.
 
 mod client;
 mod clocks;
@@ -29,6 +30,8 @@ mod faults;
 mod host;
 mod law;
 mod laws;
+#[cfg(test)]
+mod model;
 mod net;
 mod outcome;
 mod provider;

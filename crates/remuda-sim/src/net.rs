@@ -5,6 +5,7 @@ use remuda_core::fleet::FleetOrder;
 use remuda_core::id::{FleetId, Hash, JobId, MachineId, WorkerId};
 use remuda_core::plane::JoinProof;
 use remuda_core::provider::ProviderEvent;
+use remuda_core::refusal::Refusal;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
 /// A call on its way to the plane.
@@ -85,6 +86,20 @@ pub(crate) enum AgentResponse {
     Failed(CallError),
     /// The machine was given up and must stop.
     Unwanted,
+}
+
+impl AgentResponse {
+    /// The answer to an agent whose call the plane refused.
+    pub(crate) fn refused(refusal: Refusal) -> AgentResponse {
+        AgentResponse::Failed(match refusal {
+            Refusal::MachineRetired(_) => return AgentResponse::Unwanted,
+            Refusal::UnknownWorker(_) => CallError::Unknown,
+            refusal @ (Refusal::StaleIncarnation { .. }
+            | Refusal::WrongToken
+            | Refusal::IdentityUnproven(_)) => CallError::Replaced(refusal.to_string()),
+            refusal => CallError::Unreachable(refusal.to_string()),
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]

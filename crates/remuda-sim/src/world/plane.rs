@@ -28,7 +28,7 @@ use crate::event_queue::SimEvent;
 use crate::net::{AgentResponse, Caller, ClientResponse, PlaneCall, PlaneRequest};
 use crate::provider::DEPLOYMENT;
 use crate::sabotage::Sabotage;
-use release::{client_response, refusal_response};
+use release::client_response;
 
 /// Calls stepped in one batch.
 const BATCH_MAX: usize = 512;
@@ -119,7 +119,7 @@ impl World<'_> {
                 return batch.releases.push(Release::Hold { worker: worker.clone(), poll });
             }
             (_, Ok(PlaneAnswer::Done | PlaneAnswer::Accepted { .. } | PlaneAnswer::Cycled(_))) => return,
-            (_, Err(refusal)) => refusal_response(refusal),
+            (_, Err(refusal)) => AgentResponse::refused(refusal),
         };
         let release = Release::Host { to: call.from, call: call.id, answer: answered };
         self.release_or_wait(release, batch, Sabotage::OrdersBeforeCommit);

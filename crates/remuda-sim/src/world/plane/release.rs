@@ -1,7 +1,6 @@
 //! Sends what a committed batch decided: answers, orders, provider calls. A worker's long poll stays parked until there
 //! is an order, a newer beat replaces it, or its wait ends.
 
-use remuda_core::agent::CallError;
 use remuda_core::id::WorkerId;
 use remuda_core::plane::PlaneAnswer;
 use remuda_core::refusal::Refusal;
@@ -121,16 +120,4 @@ pub(super) fn client_response(answer: &Result<PlaneAnswer, Refusal>) -> ClientRe
         Err(Refusal::QueueFull { .. }) => ClientResponse::RetryLater,
         Ok(_) | Err(_) => ClientResponse::CancelDone,
     }
-}
-
-/// The answer to an agent whose call the plane refused.
-pub(super) fn refusal_response(refusal: Refusal) -> AgentResponse {
-    AgentResponse::Failed(match refusal {
-        Refusal::MachineRetired(_) => return AgentResponse::Unwanted,
-        Refusal::UnknownWorker(_) => CallError::Unknown,
-        refusal @ (Refusal::StaleIncarnation { .. } | Refusal::WrongToken | Refusal::IdentityUnproven(_)) => {
-            CallError::Replaced(refusal.to_string())
-        }
-        refusal => CallError::Unreachable(refusal.to_string()),
-    })
 }
