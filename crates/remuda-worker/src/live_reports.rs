@@ -304,7 +304,9 @@ impl PendingReport {
     }
 
     fn has_changes(&self) -> bool {
-        self.messages.front().is_some_and(|it| !self.is_held(it)) || self.is_progress_new || self.is_outputs_new
+        self.messages.front().is_some_and(|it| !self.is_held(it))
+            || self.is_progress_new
+            || self.is_outputs_new
     }
 
     /// A message that was too large is never sent.

@@ -84,7 +84,11 @@ impl OpenPrompts {
     }
 
     /// The prompts as `/queue` lists them to this client.
-    async fn list(context: &Context, tenant: &Tenant, client: Option<&str>) -> Result<OpenPrompts, PlaneError> {
+    async fn list(
+        context: &Context,
+        tenant: &Tenant,
+        client: Option<&str>,
+    ) -> Result<OpenPrompts, PlaneError> {
         let mut open = OpenPrompts::read(context, tenant).await?;
         sort_running(&mut open.running, client);
         if context.comfyui_one_running {
