@@ -8,6 +8,9 @@
 //! ```
 //!
 //! A run that is answered from ComfyUI's cache therefore needs one report, sent while its outputs are fetched.
+//!
+//! Messages that came after a preview are held until it was sent: a client without metadata takes an image for one of the node
+//! that the last `executing` named.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,6 +53,33 @@ pub(crate) struct ServiceMessage {
     pub(crate) supersedes: Option<String>,
 }
 
+/// A message, and which change to the report it is.
+#[derive(Debug)]
+struct QueuedMessage {
+    number: u64,
+    message: ServiceMessage,
+}
+
+/// Messages that are added after it stay queued until it is dropped.
+#[derive(Debug)]
+pub(crate) struct ReportHold {
+    reports: LiveReports,
+    key: Key,
+    /// The last change that is not held.
+    after: u64,
+}
+
+impl Drop for ReportHold {
+    fn drop(&mut self) {
+        if let Some(pending) = self.reports.state().attempts.get_mut(&self.key)
+            && let Some(at) = pending.holds.iter().position(|after| *after == self.after)
+        {
+            pending.holds.remove(at);
+        }
+        self.reports.0.has_work.notify_one();
+    }
+}
+
 /// The reports of all attempts; clones share one queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LiveReports(Arc<ReportQueue>);
@@ -72,7 +102,9 @@ struct QueuedReports {
 /// and does not know them.
 #[derive(Debug)]
 struct PendingReport {
-    messages: VecDeque<ServiceMessage>,
+    messages: VecDeque<QueuedMessage>,
+    /// Of each hold, the last change that is not held; in order.
+    holds: VecDeque<u64>,
     messages_bytes: usize,
     counters_bytes: usize,
     progress: Option<ProgressSnapshot>,
@@ -98,7 +130,8 @@ impl LiveReports {
         message: Option<ServiceMessage>,
         progress: Option<ProgressSnapshot>,
     ) {
-        self.update((job, attempt), |pending| {
+        let is_change = message.is_some() || progress.is_some();
+        self.update((job, attempt), is_change, |pending| {
             if let Some(message) = message {
                 pending.push(message);
             }
@@ -110,7 +143,7 @@ impl LiveReports {
 
     /// Replaces the list of outputs stored so far.
     pub(crate) fn set_outputs(&self, job: JobId, attempt: Attempt, outputs: Vec<Arc<RawValue>>) {
-        self.update((job, attempt), |pending| {
+        self.update((job, attempt), true, |pending| {
             (pending.outputs, pending.is_outputs_new) = (Some(outputs), true);
         });
     }
@@ -123,12 +156,29 @@ impl LiveReports {
         self.0.has_work.notify_one();
     }
 
+    /// Holds what is added from now on.
+    pub(crate) fn hold(&self, job: JobId, attempt: Attempt) -> ReportHold {
+        let mut state = self.state();
+        let pending = state.attempts.entry((job, attempt)).or_insert_with(PendingReport::new);
+        pending.holds.push_back(pending.changes);
+        ReportHold { reports: self.clone(), key: (job, attempt), after: pending.changes }
+    }
+
     /// Waits until everything added before this call was sent, or the flush timeout has passed. What is added meanwhile
     /// is not waited for: a fast sampler always adds something.
     pub(crate) async fn flush(&self, job: JobId, attempt: Attempt) {
-        let key = (job, attempt);
-        let wanted = self.state().attempts.get(&key).map_or(0, |pending| pending.changes);
-        let is_flushed = || self.state().attempts.get(&key).is_none_or(|it| it.changes_sent >= wanted);
+        let changes = self.state().attempts.get(&(job, attempt)).map_or(0, |pending| pending.changes);
+        self.flush_changes((job, attempt), changes).await;
+    }
+
+    /// Waits until everything was sent that is not held.
+    pub(crate) async fn flush_before(&self, hold: &ReportHold) {
+        self.flush_changes(hold.key, hold.after).await;
+    }
+
+    async fn flush_changes(&self, key: Key, wanted: u64) {
+        let (job, attempt) = key;
+        let is_flushed = || self.state().attempts.get(&key).is_none_or(|it| it.is_flushed(wanted));
         if is_flushed() {
             return;
         }
@@ -218,14 +268,12 @@ impl LiveReports {
         (due, next_at)
     }
 
-    fn update(&self, key: Key, change: impl FnOnce(&mut PendingReport)) {
+    fn update(&self, key: Key, is_change: bool, change: impl FnOnce(&mut PendingReport)) {
         let mut state = self.state();
         let pending = state.attempts.entry(key).or_insert_with(PendingReport::new);
         let had_changes = pending.has_changes();
         change(pending);
-        if pending.has_changes() {
-            pending.changes += 1;
-        }
+        pending.changes += u64::from(is_change);
         if !had_changes && pending.has_changes() {
             self.0.has_work.notify_one();
         }
@@ -240,6 +288,7 @@ impl PendingReport {
     fn new() -> Self {
         PendingReport {
             messages: VecDeque::new(),
+            holds: VecDeque::new(),
             messages_bytes: 0,
             counters_bytes: 0,
             progress: None,
@@ -255,47 +304,65 @@ impl PendingReport {
     }
 
     fn has_changes(&self) -> bool {
-        !self.messages.is_empty() || self.is_progress_new || self.is_outputs_new
+        self.messages.front().is_some_and(|it| !self.is_held(it))
+            || self.is_progress_new
+            || self.is_outputs_new
     }
 
-    /// A counter replaces an older value unless another message came between them: what a client sees keeps its order. When
-    /// the queue is full, counters are dropped first, then the oldest message.
+    /// A message that was too large is never sent.
+    fn is_flushed(&self, changes: u64) -> bool {
+        let is_idle = !self.is_in_flight && self.messages.is_empty() && !self.has_changes();
+        self.changes_sent >= changes || is_idle
+    }
+
+    fn is_held(&self, message: &QueuedMessage) -> bool {
+        self.holds.front().is_some_and(|after| message.number > *after)
+    }
+
+    /// A counter replaces an older value unless another message or a preview came between them: what a client sees keeps its
+    /// order. When the queue is full, counters are dropped first, then the oldest message.
     fn push(&mut self, message: ServiceMessage) {
         let size = message.raw.get().len();
         if message.supersedes.is_some() {
-            let counters = self.messages.iter().rev().take_while(|it| it.supersedes.is_some());
-            let older = counters.enumerate().find(|(_, it)| it.supersedes == message.supersedes);
+            let last_hold = self.holds.back().copied().unwrap_or(0);
+            let newest = self.messages.iter().rev().take_while(|it| it.number > last_hold);
+            let counters = newest.map(|it| &it.message.supersedes).take_while(|it| it.is_some());
+            let older = counters.enumerate().find(|(_, it)| **it == message.supersedes);
             if let Some(back) = older.map(|(back, _)| back) {
                 self.drop_message(self.messages.len() - 1 - back);
             }
             self.counters_bytes += size;
         }
         self.messages_bytes += size;
-        self.messages.push_back(message);
+        self.messages.push_back(QueuedMessage { number: self.changes + 1, message });
         while self.messages.len() > MESSAGES_MAX
             || self.messages_bytes > MESSAGES_BYTES_MAX
             || self.counters_bytes > COUNTERS_BYTES_MAX
         {
-            let first = self.messages.iter().position(|it| it.supersedes.is_some()).unwrap_or(0);
+            let first = self.messages.iter().position(|it| it.message.supersedes.is_some()).unwrap_or(0);
             self.drop_message(first);
         }
     }
 
-    fn drop_message(&mut self, at: usize) {
-        if let Some(message) = self.messages.remove(at) {
-            let size = message.raw.get().len();
-            self.messages_bytes -= size;
-            self.counters_bytes -= if message.supersedes.is_some() { size } else { 0 };
-        }
+    fn drop_message(&mut self, at: usize) -> Option<ServiceMessage> {
+        let QueuedMessage { message, .. } = self.messages.remove(at)?;
+        let size = message.raw.get().len();
+        self.messages_bytes -= size;
+        self.counters_bytes -= if message.supersedes.is_some() { size } else { 0 };
+        Some(message)
     }
 
-    /// Takes everything that changed since the last report.
+    /// Takes everything that changed since the last report and is not held.
     fn report(&mut self, now: Instant) -> LiveReport {
-        (self.is_in_flight, self.next_at, self.changes_taken) = (true, now + REPORT_INTERVAL, self.changes);
-        (self.messages_bytes, self.counters_bytes) = (0, 0);
+        let mut messages = Vec::new();
+        while self.messages.front().is_some_and(|it| !self.is_held(it)) {
+            messages.extend(self.drop_message(0).map(|message| message.raw));
+        }
+        let taken = self.messages.front().map_or(self.changes, |held| held.number - 1);
+        (self.is_in_flight, self.next_at, self.changes_taken) = (true, now + REPORT_INTERVAL, taken);
         let is_new = (std::mem::take(&mut self.is_progress_new), std::mem::take(&mut self.is_outputs_new));
         LiveReport {
-            messages: self.messages.drain(..).map(|message| message.raw).collect(),
+            messages,
             progress: self.progress.clone().filter(|_| is_new.0),
             outputs: self.outputs.clone().filter(|_| is_new.1),
         }
@@ -338,9 +405,9 @@ mod tests {
         let story = (0..40)
             .flat_map(|node| [message(&format!("{node}"), None), message(&state, Some("progress_state"))]);
         let pending = pending(story);
-        let counters = pending.messages.iter().filter(|it| it.supersedes.is_some()).count();
+        let counters = pending.messages.iter().filter(|it| it.message.supersedes.is_some()).count();
         assert_eq!((pending.messages.len() - counters, counters), (40, 3), "the newest ones");
-        assert!(pending.messages.back().unwrap().supersedes.is_some());
+        assert!(pending.messages.back().unwrap().message.supersedes.is_some());
     }
 
     #[test]
@@ -380,6 +447,40 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn messages_after_a_preview_wait_until_it_was_sent() {
+        let reports = LiveReports::default();
+        let (job, attempt) = (JobId::from_u128(1), Attempt(1));
+        let link =
+            PlaneLink::new("http://127.0.0.1:9", "w".parse().unwrap(), Credentials::default(), "".as_ref());
+        reports.set_link(link);
+        let add = |text: &str, key| reports.add(job, attempt, Some(message(text, key)), None);
+        let sent = || {
+            reports.send_now(job, attempt);
+            let (due, _) = reports.take_due(Instant::now());
+            reports.sent((job, attempt), &LiveReport::default(), &Ok(()));
+            let raws = due.into_iter().flat_map(|(_, _, report)| report.messages);
+            raws.map(|raw| raw.get().trim_matches('"').to_owned()).collect::<Vec<_>>()
+        };
+        let step = Some("progress 1");
+        add("start", None);
+        add("1/2", step);
+        let first = reports.hold(job, attempt);
+        add("2/2", step);
+        let second = reports.hold(job, attempt);
+        add("next", None);
+        assert!(futures_util::poll!(Box::pin(reports.flush_before(&first))).is_pending());
+        assert_eq!(sent(), ["start", "1/2"], "a preview has the counter of its step before it");
+        assert!(futures_util::poll!(Box::pin(reports.flush_before(&first))).is_ready());
+        assert_eq!(sent(), [""; 0]);
+        drop(first);
+        assert_eq!(sent(), ["2/2"]);
+        assert!(futures_util::poll!(Box::pin(reports.flush(job, attempt))).is_pending(), "one is held");
+        drop(second);
+        assert_eq!(sent(), ["next"]);
+        assert!(futures_util::poll!(Box::pin(reports.flush(job, attempt))).is_ready());
+    }
+
+    #[tokio::test]
     async fn progress_is_reported_again_only_after_another_join() {
         let reports = LiveReports::default();
         let (job, attempt) = (JobId::from_u128(1), Attempt(1));
@@ -393,7 +494,7 @@ mod tests {
         assert!(reports.take_due(began).0.is_empty(), "the first report waits for more messages");
         let (due, _) = reports.take_due(soon());
         assert_eq!((due.len(), due[0].2.messages.len(), due[0].2.progress.is_some()), (1, 1, true));
-        reports.update((job, attempt), |pending| pending.is_in_flight = false);
+        reports.update((job, attempt), false, |pending| pending.is_in_flight = false);
         assert!(reports.take_due(soon() + REPORT_INTERVAL).0.is_empty());
         reports.set_link(link);
         let (due, _) = reports.take_due(soon() + REPORT_INTERVAL);

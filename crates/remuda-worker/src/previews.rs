@@ -2,8 +2,8 @@
 //! as ComfyUI does; otherwise only the newest, at most two a second. The plane says in each answer whether a client watches.
 //! A preview may be dropped at any time; no decision depends on it.
 //!
-//! A preview comes after the messages that came before it: some clients take its node from the last `progress`, and fail
-//! if there was none.
+//! A preview comes after the messages that came before it, and before those that came after it: some clients take its node
+//! from the last `progress`, and fail if there was none, others from the last `executing`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use tracing::debug;
 
 use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
-use crate::live_reports::{FLUSH_TIMEOUT, LiveReports};
+use crate::live_reports::{FLUSH_TIMEOUT, LiveReports, ReportHold};
 use crate::plane_link::PlaneLink;
 
 /// Two a second are enough for a client that looks later; a sampler makes dozens.
@@ -36,11 +36,13 @@ struct PreviewQueue {
     was_sent: Notify,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct PendingPreview {
     /// The node it shows, if the service named it.
     node: Option<String>,
     bytes: Bytes,
+    /// Keeps later messages behind it, while a client watches.
+    hold: Option<ReportHold>,
 }
 
 #[derive(Debug, Default)]
@@ -94,13 +96,23 @@ impl AttemptPreviews {
 type Key = (JobId, Attempt);
 
 impl Previews {
-    pub(crate) fn add(&self, job: JobId, attempt: Attempt, node: Option<&str>, bytes: &[u8]) {
+    pub(crate) fn add(
+        &self,
+        job: JobId,
+        attempt: Attempt,
+        node: Option<&str>,
+        bytes: &[u8],
+        hold: Option<ReportHold>,
+    ) {
         if bytes.len() > PREVIEW_BYTES_MAX || PreviewFormat::detect(bytes).is_none() {
             return;
         }
-        let picture = PendingPreview { node: node.map(str::to_owned), bytes: Bytes::copy_from_slice(bytes) };
         let mut state = self.state();
-        let queue = &mut state.attempts.entry((job, attempt)).or_insert_with(AttemptPreviews::new).queue;
+        let previews = state.attempts.entry((job, attempt)).or_insert_with(AttemptPreviews::new);
+        let hold = hold.filter(|_| previews.is_watched);
+        let bytes = Bytes::copy_from_slice(bytes);
+        let picture = PendingPreview { node: node.map(str::to_owned), bytes, hold };
+        let queue = &mut previews.queue;
         if queue.len() == QUEUED_MAX {
             queue.pop_front();
         }
@@ -145,13 +157,17 @@ impl Previews {
                 }
                 continue;
             };
-            for ((job, attempt), PendingPreview { node, bytes }) in due {
-                reports.flush(job, attempt).await;
+            for ((job, attempt), PendingPreview { node, bytes, hold }) in due {
+                match &hold {
+                    Some(hold) => reports.flush_before(hold).await,
+                    None => reports.flush(job, attempt).await,
+                }
                 let sent = link.send_preview(job, attempt, node.as_deref(), bytes).await;
                 let is_watched = sent.unwrap_or_else(|error| {
                     debug!(%job, %attempt, %error, "preview not accepted");
                     false
                 });
+                drop(hold);
                 self.apply_answer((job, attempt), is_watched, Instant::now());
             }
         }
@@ -174,6 +190,9 @@ impl Previews {
         if let Some(previews) = self.state().attempts.get_mut(&key) {
             (previews.is_watched, previews.next_at) = (is_watched, now + SEND_INTERVAL);
             previews.is_in_flight = false;
+            if !is_watched {
+                previews.queue.iter_mut().for_each(|preview| preview.hold = None);
+            }
         }
         self.0.was_sent.notify_waiters();
     }
@@ -211,18 +230,18 @@ mod tests {
         let (previews, key) = (joined(), (JobId::from_u128(1), Attempt(1)));
         let now = Instant::now();
         for number in 1..=3 {
-            previews.add(key.0, key.1, Some("3"), &jpeg(number));
+            previews.add(key.0, key.1, Some("3"), &jpeg(number), None);
         }
         for number in 1..=3 {
             assert_eq!(due(&previews, now), [number], "one after the other");
             previews.apply_answer(key, true, now);
         }
         assert_eq!(due(&previews, now), [0; 0]);
-        (4..=6).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number)));
+        (4..=6).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number), None));
         previews.apply_answer(key, false, now);
         assert_eq!(due(&previews, now), [0; 0], "nobody watches: not so soon");
         assert_eq!(due(&previews, now + SEND_INTERVAL), [6], "only the newest");
-        (1..=100).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number)));
+        (1..=100).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number), None));
         previews.apply_answer(key, true, now);
         let sent: Vec<u8> = std::iter::from_fn(|| due(&previews, now).pop()).collect();
         assert_eq!(sent, (93..=100).collect::<Vec<u8>>(), "a slow link loses the oldest");
@@ -232,7 +251,7 @@ mod tests {
     async fn end_of_a_run_waits_for_the_previews_that_a_client_watches() {
         let (previews, key) = (joined(), (JobId::from_u128(1), Attempt(1)));
         let now = Instant::now();
-        (1..=2).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number)));
+        (1..=2).for_each(|number| previews.add(key.0, key.1, None, &jpeg(number), None));
         let mut flush = Box::pin(previews.flush(key.0, key.1));
         for number in 1..=2 {
             assert!(futures_util::poll!(&mut flush).is_pending());
@@ -242,7 +261,7 @@ mod tests {
         }
         assert!(futures_util::poll!(&mut flush).is_ready());
         previews.apply_answer(key, false, now);
-        previews.add(key.0, key.1, None, &jpeg(3));
+        previews.add(key.0, key.1, None, &jpeg(3), None);
         assert!(futures_util::poll!(Box::pin(previews.flush(key.0, key.1))).is_ready(), "no client watches");
     }
 
@@ -250,10 +269,10 @@ mod tests {
     async fn only_images_of_running_attempts_are_queued() {
         let previews = joined();
         let (job, other) = (JobId::from_u128(1), JobId::from_u128(2));
-        previews.add(job, Attempt(1), None, b"<html>");
+        previews.add(job, Attempt(1), None, b"<html>", None);
         let large: Vec<u8> = jpeg(4).into_iter().chain(vec![0; PREVIEW_BYTES_MAX]).collect();
-        previews.add(job, Attempt(1), None, &large);
-        previews.add(other, Attempt(1), None, &jpeg(3));
+        previews.add(job, Attempt(1), None, &large, None);
+        previews.add(other, Attempt(1), None, &jpeg(3), None);
         previews.remove(other, Attempt(1));
         previews.apply_answer((other, Attempt(1)), true, Instant::now());
         let (_, due, next_at) = previews.take_due(Instant::now());

@@ -129,7 +129,8 @@ impl ComfyuiContext {
         let snapshot = step.as_ref().and(run.progress.as_ref()).map(snapshot);
         self.reports.add(job, attempt, report_message(received), snapshot);
         if let Some((node, bytes)) = preview {
-            self.previews.add(job, attempt, node.as_deref(), &bytes);
+            let hold = self.reports.hold(job, attempt);
+            self.previews.add(job, attempt, node.as_deref(), &bytes, Some(hold));
         }
         if message.is_end_of(&id) {
             run.has_final_message.send_replace(true);

@@ -198,9 +198,8 @@ impl JobStream {
         let status = (view.status, view.queue_position);
         if view.status.has_ended() {
             self.has_ended = true;
-            if self.sent.status.is_some() {
-                self.push_outputs(&view.outputs);
-            }
+            // Also if the stream was opened too late for them: the official SDK expects outputs before the last status.
+            self.push_outputs(&view.outputs);
         }
         if self.sent.status != Some(status) {
             self.sent.status = Some(status);

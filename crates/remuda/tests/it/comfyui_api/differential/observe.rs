@@ -200,6 +200,9 @@ fn messages(heard: &[Heard]) -> (Vec<Value>, Vec<Value>) {
                 (3, text) => json!({ "type": "text", "data": text }),
                 (kind, preview) => {
                     previews.push(json!([kind, preview]));
+                    let counters = counters_at_the_end(&mut messages);
+                    let count = counters["previews"].as_u64().unwrap_or(0);
+                    counters["previews"] = (count + 1).into();
                     continue;
                 }
             },
@@ -216,15 +219,20 @@ fn messages(heard: &[Heard]) -> (Vec<Value>, Vec<Value>) {
                 }
             }
             "progress" | "progress_state" => {
-                if messages.last().is_none_or(|last| last["type"] != "counters") {
-                    messages.push(json!({ "type": "counters" }));
-                }
-                messages.last_mut().unwrap()[&kind] = message["data"].clone();
+                counters_at_the_end(&mut messages)[&kind] = message["data"].clone();
             }
             _ => messages.push(message),
         }
     }
     (messages, previews)
+}
+
+/// The entry for counters and previews since the last other message.
+fn counters_at_the_end(messages: &mut Vec<Value>) -> &mut Value {
+    if messages.last().is_none_or(|last| last["type"] != "counters") {
+        messages.push(json!({ "type": "counters" }));
+    }
+    messages.last_mut().unwrap()
 }
 
 /// Kind of a binary frame, and what it holds.
