@@ -130,7 +130,8 @@ Filters: `?name=job:failed` for one name, `?name=job` for all names with that pr
 
 `job:progress` and `job:preview` are not stored: they have no number and may be dropped. A `job:preview` says where to fetch the
 newest preview of a running job (`{"job", "attempt", "media", "url", "size_bytes"}`); the preview is gone when the attempt ends.
-A client that is too slow gets an event `gap`, then the stored events it missed. `caught_up` follows once all stored
+A client that is too slow gets an event `gap`, then the stored events it missed. A `gap` with a `generation` says that the
+store lost events, as after a restored backup: read again what you need. `caught_up` follows once all stored
 events were sent.
 
 Events named `client:*` are about workers: the names are kept for compatibility with earlier orchestrators.

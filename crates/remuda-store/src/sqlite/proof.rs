@@ -3,13 +3,13 @@
 //!
 //! ```text
 //!  COMMIT, sync of the WAL ──▶ write of the proof ──▶ answer        (the store may be ahead of its proof, never behind)
-//!                                    └── every 100 ms, if it changed ──▶ sync of the proof
+//!                                    └── every 100 ms (on a slow disk: up to 1 s), if it changed ──▶ sync of the proof
 //! ```
 //!
 //! What it promises. If the process dies at any point, the proof names every commit that was acknowledged. If the machine
-//! loses power, the commits are there (the WAL was synced), and the proof names all but those of the last 100 ms and of one
-//! sync: damage that took nothing older than those is not noticed. Syncing the proof before each answer was rejected: it is
-//! a second sync for each group of commits (measured in `docs/operating.md`).
+//! loses power, the commits are there (the WAL was synced), and the proof names all but those of the last pause and of one
+//! sync: damage that took nothing older than those is not noticed. Syncing the proof before each answer was rejected: a
+//! second sync for each group of commits halves what a disk can do that is busy with syncs.
 //!
 //! The file has three slots, each a line of text in a page of its own. One slot is synced and left alone, one is being
 //! synced, one is written: whatever a crash tears, one slot is whole.
@@ -20,7 +20,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remuda_core::id::{Sequence, Term};
 use remuda_core::time::Timestamp;
@@ -34,8 +34,10 @@ const SLOT_BYTES: usize = 4096;
 const SLOTS: usize = 3;
 /// A line is padded to this, so that a shorter one leaves nothing of a longer one.
 const LINE_BYTES: usize = 160;
-/// Ten syncs a second cost less than one in a hundred of what a disk can do.
+/// A pause of fifty times what a sync takes leaves a slow disk to the commits, which sync the log.
 const SYNC_EVERY: Duration = Duration::from_millis(100);
+const SYNC_EVERY_MAX: Duration = Duration::from_secs(1);
+const PAUSE_PER_SYNC: u32 = 50;
 const FORMAT: &str = "remuda-proof-1";
 
 /// How far a store had come at a commit.
@@ -66,10 +68,10 @@ impl CommitMark {
         })
     }
 
-    /// Numbers the commit that is about to end, and returns what the proof will say of it.
-    pub(super) fn advance(conn: &Connection) -> Result<CommitMark, Error> {
-        conn.prepare_cached("UPDATE meta SET value = value + 1 WHERE key = 'commit'")?.execute([])?;
-        CommitMark::read(conn)
+    /// Writes the number of the commit that is about to end.
+    pub(super) fn number(self, conn: &Connection) -> Result<(), Error> {
+        conn.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'commit'")?.execute([self.commit])?;
+        Ok(())
     }
 
     fn to_line(self) -> [u8; LINE_BYTES] {
@@ -264,14 +266,16 @@ impl Shared {
             // From here on the next slot is written, while this one is synced.
             state.slot = (state.slot + 1) % SLOTS;
             drop(state);
+            let began = Instant::now();
             let synced = self.file.sync_data();
+            let pause = (began.elapsed() * PAUSE_PER_SYNC).clamp(SYNC_EVERY, SYNC_EVERY_MAX);
             state = self.state();
             if let Err(error) = synced {
                 state.failed = Some(Arc::new(error));
                 return;
             }
             let is_open = |state: &mut State| !state.is_closing;
-            let waited = self.closing.wait_timeout_while(state, SYNC_EVERY, is_open);
+            let waited = self.closing.wait_timeout_while(state, pause, is_open);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -61,6 +61,8 @@ pub(super) struct Writer {
     conn: Connection,
     lock: Lock,
     proof: Proof,
+    /// The last commit. Kept here, because reading it back costs more than writing its number.
+    mark: CommitMark,
     reserve: Arc<Reserve>,
     place: Arc<Place>,
     checkpoints: Checkpoints,
@@ -98,11 +100,13 @@ impl Writer {
         place: Arc<Place>,
     ) -> Result<Writer, StoreError> {
         let checkpoints = Checkpoints::new(&mut conn, &path)?;
+        let mark = CommitMark::read(&conn).map_err(|error| schema::classify(&path, error))?;
         Ok(Writer {
             path,
             conn,
             lock,
             proof,
+            mark,
             reserve,
             place,
             checkpoints,
@@ -132,11 +136,14 @@ impl Writer {
                     drop(reply.send(self.write_using_reserve(increment_term)));
                 }
                 Request::DeleteEnded { before, limit, reply } => {
-                    let forget = |tx: &Transaction<'_>| retention::delete_ended_before(tx, before, limit);
+                    let forget = |tx: &Transaction<'_>, _: &mut CommitMark| {
+                        retention::delete_ended_before(tx, before, limit)
+                    };
                     drop(reply.send(self.write_using_reserve(forget)));
                 }
                 Request::DeleteExpired { now, limit, reply } => {
-                    let forget = |tx: &Transaction<'_>| documents::delete_expired(tx, now, limit);
+                    let forget =
+                        |tx: &Transaction<'_>, _: &mut CommitMark| documents::delete_expired(tx, now, limit);
                     drop(reply.send(self.write_using_reserve(forget)));
                 }
                 Request::Close => break,
@@ -175,7 +182,7 @@ impl Writer {
         if group.is_empty() {
             return;
         }
-        let answers = self.write(|tx| write_group(tx, &group));
+        let answers = self.write(|tx, mark| write_group(tx, mark, &group));
         match answers {
             Ok(answers) => {
                 group.into_iter().zip(answers).for_each(|(waiting, answer)| waiting.answer(answer));
@@ -202,7 +209,7 @@ impl Writer {
     /// For writes that must succeed on a full disk.
     fn write_using_reserve<T>(
         &mut self,
-        work: impl Fn(&Transaction<'_>) -> Result<T, Error>,
+        work: impl Fn(&Transaction<'_>, &mut CommitMark) -> Result<T, Error>,
     ) -> Result<T, StoreError> {
         match self.write(&work) {
             Err(StoreError::Full { .. }) if self.release_reserve() => self.write(&work),
@@ -221,18 +228,23 @@ impl Writer {
         had_room
     }
 
-    /// Runs one transaction, unless the disk has failed before, and writes the proof of it.
-    fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Error>) -> Result<T, StoreError> {
+    /// Runs one transaction, unless the disk has failed before, and writes the proof of it. `work` updates the mark.
+    fn write<T>(
+        &mut self,
+        work: impl FnOnce(&Transaction<'_>, &mut CommitMark) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
         if let Some(source) = &self.broken {
             return Err(StoreError::Broken { path: self.path.clone(), source: source.clone() });
         }
+        let mut mark = CommitMark { commit: self.mark.commit + 1, ..self.mark };
         let done = self.conn.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
-            let done = work(&tx)?;
-            let mark = CommitMark::advance(&tx)?;
+            let done = work(&tx, &mut mark)?;
+            mark.number(&tx)?;
             tx.commit()?;
-            Ok((done, mark))
+            Ok(done)
         });
-        let (done, mark) = done.map_err(|error| self.classify(error))?;
+        let done = done.map_err(|error| self.classify(error))?;
+        self.mark = mark;
         if let Err(error) = self.proof.record(mark) {
             return Err(self.break_off(error));
         }
@@ -302,14 +314,20 @@ fn gather(first: PendingBatch, requests: &Receiver<QueuedRequest>) -> (Vec<Pendi
     (group, None)
 }
 
-fn increment_term(tx: &Transaction<'_>) -> Result<Term, Error> {
-    tx.query_row("UPDATE meta SET value = value + 1 WHERE key = 'term' RETURNING value", [], |row| {
-        row.get(0).map(Term)
-    })
+fn increment_term(tx: &Transaction<'_>, mark: &mut CommitMark) -> Result<Term, Error> {
+    mark.term =
+        tx.query_row("UPDATE meta SET value = value + 1 WHERE key = 'term' RETURNING value", [], |row| {
+            row.get(0).map(Term)
+        })?;
+    Ok(mark.term)
 }
 
 /// Writes the batches of the current term and returns the result of each batch.
-fn write_group(tx: &Transaction<'_>, group: &[PendingBatch]) -> Result<Vec<Result<(), StoreError>>, Error> {
+fn write_group(
+    tx: &Transaction<'_>,
+    mark: &mut CommitMark,
+    group: &[PendingBatch],
+) -> Result<Vec<Result<(), StoreError>>, Error> {
     let mut meta = tx.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     let theirs = Term(meta.query_row(["term"], |row| row.get(0))?);
     let sequence = Sequence(meta.query_row(["sequence"], |row| row.get(0))?);
@@ -324,6 +342,7 @@ fn write_group(tx: &Transaction<'_>, group: &[PendingBatch]) -> Result<Vec<Resul
             answers.push(Ok(()));
         }
     }
-    rows::write(tx, &merged, sequence)?;
+    mark.sequence = rows::write(tx, &merged, sequence)?;
+    mark.latest = mark.latest.max(merged.latest);
     Ok(answers)
 }

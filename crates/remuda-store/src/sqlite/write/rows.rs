@@ -13,15 +13,15 @@ use super::super::read::bound;
 /// Events per row; reading one of them reads the whole row.
 const CHUNK_EVENTS_MAX: usize = 512;
 
-/// `sequence` is the last stored event.
+/// `sequence` is the last stored event; returns the new one.
 pub(super) fn write(
     tx: &Transaction<'_>,
     merged: &MergedRecords<'_>,
     sequence: Sequence,
-) -> Result<(), Error> {
+) -> Result<Sequence, Error> {
     write_jobs(tx, merged)?;
     write_results(tx, merged)?;
-    write_events(tx, &merged.events, sequence)?;
+    let sequence = write_events(tx, &merged.events, sequence)?;
     write_workers(tx, merged)?;
     write_blocks_and_quarantine(tx, merged)?;
     write_documents(tx, merged)?;
@@ -31,7 +31,7 @@ pub(super) fn write(
     }
     tx.prepare_cached("UPDATE meta SET value = max(value, ?1) WHERE key = 'latest'")?
         .execute([merged.latest.as_millis()])?;
-    Ok(())
+    Ok(sequence)
 }
 
 fn write_jobs(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
@@ -125,7 +125,11 @@ fn write_results(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(),
     merged.results.iter().try_for_each(|(job, body)| insert.execute(params![key(*job), body.get()]).map(drop))
 }
 
-fn write_events(tx: &Transaction<'_>, events: &[&StoredEvent], sequence: Sequence) -> Result<(), Error> {
+fn write_events(
+    tx: &Transaction<'_>,
+    events: &[&StoredEvent],
+    sequence: Sequence,
+) -> Result<Sequence, Error> {
     let mut last_sequence = sequence;
     let mut fresh = Vec::with_capacity(events.len());
     for event in events {
@@ -152,7 +156,7 @@ fn write_events(tx: &Transaction<'_>, events: &[&StoredEvent], sequence: Sequenc
         tx.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'sequence'")?
             .execute([bound(last_sequence.0)])?;
     }
-    Ok(())
+    Ok(last_sequence)
 }
 
 fn write_workers(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
