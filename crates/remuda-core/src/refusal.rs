@@ -170,16 +170,28 @@ impl fmt::Display for Refusal {
                 let (setting, wait) = (quota.setting(), humanize(*retry_after));
                 match quota {
                     QuotaKind::OpenJobs => {
-                        write!(f, "tenant {tenant} has {current} unfinished jobs and may have {limit} ({setting}): ")?;
+                        write!(
+                            f,
+                            "tenant {tenant} has {current} unfinished jobs and may have {limit} ({setting}): "
+                        )?;
                         write!(f, "cancel some or wait until some have ended; try again in {wait}")
                     }
                     QuotaKind::SubmissionRate => {
-                        write!(f, "tenant {tenant} is {current} submissions ahead of its {limit} a second ({setting}): ")?;
+                        write!(
+                            f,
+                            "tenant {tenant} is {current} submissions ahead of its {limit} a second ({setting}): "
+                        )?;
                         write!(f, "submit more slowly; try again in {wait}")
                     }
                     QuotaKind::DistinctNeeds => {
-                        write!(f, "tenant {tenant} has unfinished jobs with {current} different needs and may have ")?;
-                        write!(f, "{limit} ({setting}): give jobs the same needs, or wait until some have ended; try ")?;
+                        write!(
+                            f,
+                            "tenant {tenant} has unfinished jobs with {current} different needs and may have "
+                        )?;
+                        write!(
+                            f,
+                            "{limit} ({setting}): give jobs the same needs, or wait until some have ended; try "
+                        )?;
                         write!(f, "again in {wait}")
                     }
                 }

@@ -45,9 +45,8 @@ impl Queue {
     pub fn next(&self, matcher: &impl Matcher, rules: QueueRules) -> Option<NextJob> {
         let buckets = self.index.reachable(&matcher.profile());
         let mut priorities = priorities(&buckets).into_iter();
-        let find = |priority, waited_min| {
-            self.next_at(priority, &buckets, matcher, rules.look_ahead, waited_min)
-        };
+        let find =
+            |priority, waited_min| self.next_at(priority, &buckets, matcher, rules.look_ahead, waited_min);
         let (top, job) = priorities.by_ref().find_map(|top| Some((top, find(top, Duration::ZERO)?)))?;
         if matcher.took_aged() {
             return Some(NextJob { job, is_aged: false });

@@ -8,7 +8,8 @@ fn story() -> Story {
 }
 
 fn submit(story: &mut Story, tenant: &str, priority: i8) -> JobId {
-    let change = |it: &mut JobSubmission| (it.job.tenant, it.job.priority) = (tenant.parse().unwrap(), priority);
+    let change =
+        |it: &mut JobSubmission| (it.job.tenant, it.job.priority) = (tenant.parse().unwrap(), priority);
     story.submit_with("s", change).unwrap()
 }
 
@@ -88,7 +89,6 @@ fn aged_backlog_gets_every_other_slot_at_most_and_tenants_still_take_turns() {
         let last = order[order.len() - 1];
         order.push(next(&mut story, last));
     }
-    let expected =
-        [backlog[0], urgent[0], other, urgent[1], backlog[1], urgent[2], backlog[2], backlog[3]];
+    let expected = [backlog[0], urgent[0], other, urgent[1], backlog[1], urgent[2], backlog[2], backlog[3]];
     assert_eq!(order, expected);
 }
