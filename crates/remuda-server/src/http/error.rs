@@ -155,6 +155,12 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
             "Comfy API v2: the key belongs to another request; use a new one.",
         ),
         error_code(S::TOO_MANY_REQUESTS, "queue_full", "Retry after `Retry-After` seconds."),
+        error_code(
+            S::TOO_MANY_REQUESTS,
+            "quota_exceeded",
+            "The tenant has as many jobs or different needs, or submits as fast, as it may; `detail` has the quota, its limit \
+             and the use. Retry after `Retry-After` seconds, or have the quota raised.",
+        ),
         error_code(S::TOO_MANY_REQUESTS, "too_many_requests", "Retry after `Retry-After` seconds."),
         error_code(
             S::TOO_MANY_REQUESTS,
@@ -317,6 +323,7 @@ impl From<Refusal> for ApiError {
             Refusal::Ended { .. } => (StatusCode::CONFLICT, "ended"),
             Refusal::KeyConflict { .. } => (StatusCode::CONFLICT, "key_conflict"),
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            Refusal::QuotaExceeded { .. } => (StatusCode::TOO_MANY_REQUESTS, "quota_exceeded"),
             Refusal::RepeatedJoin(_) => (StatusCode::CONFLICT, "repeated_join"),
             Refusal::NoCapability { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "no_capability"),
             Refusal::OutOfBounds { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "out_of_bounds"),
@@ -331,6 +338,13 @@ impl From<Refusal> for ApiError {
         let problem = ApiError::new(status, code, message);
         match refusal {
             Refusal::QueueFull { retry_after, .. } => problem.with_retry_after(retry_after.as_secs()),
+            Refusal::QuotaExceeded { tenant, quota, limit, current, retry_after } => {
+                let detail =
+                    json!({ "quota": quota.as_str(), "tenant": tenant, "limit": limit, "current": current });
+                // Whole seconds, and never zero: that would mean at once.
+                let seconds = retry_after.as_millis().div_ceil(1000).max(1);
+                ApiError { detail, ..problem }.with_retry_after(seconds.try_into().unwrap_or(u64::MAX))
+            }
             Refusal::NoCapability { models, classes } => {
                 ApiError { detail: json!({ "models": models, "node_classes": classes }), ..problem }
             }
