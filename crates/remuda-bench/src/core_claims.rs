@@ -9,6 +9,7 @@ use remuda_core::plane::{JobSubmission, JoinProof, Plane, PlaneAnswer, PlaneEven
 use remuda_core::record::AcceptedJob;
 use remuda_core::record::StoredState;
 use remuda_core::settings::Settings;
+use remuda_core::settings::quota::TenantQuota;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{AttemptOutcome, Beat, FinishedAttempt, JoinReply, JoinRequest};
 use serde_json::value::RawValue;
@@ -49,8 +50,10 @@ struct World {
 impl World {
     fn new() -> anyhow::Result<Self> {
         let now = Timestamp::from_millis(1);
+        // No time passes here, so that every rate would be exceeded.
+        let settings = Settings { quota: TenantQuota::unlimited(), ..Settings::default() };
         Ok(World {
-            plane: Plane::restore(Settings::default(), Term(1), now, StoredState::default()),
+            plane: Plane::restore(settings, Term(1), now, StoredState::default()),
             now,
             workflow: Arc::from(RawValue::from_string("{\"n\":1}".to_owned())?),
             next: 1,

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::check::RULES;
 use super::key::Key;
-use super::table::{GROUPS, fleets, models};
+use super::table::{GROUPS, fleets, models, tenants};
 use super::value::{Kind, Unit};
-use super::{FleetConfig, ModelConfig, ResolvedConfig, ValueOrigin, load};
+use super::{FleetConfig, ModelConfig, ResolvedConfig, TenantConfig, ValueOrigin, load};
 
 const HEAD: &str = "\
 # Configuration
@@ -117,6 +117,25 @@ threads = 2
 memory = "1GiB"
 "#;
 
+const TENANTS: &str = "
+## Tenants with quotas of their own
+
+Each `[[tenant]]` replaces quotas for one tenant; a quota that it omits is the one of `[quota]`. One tenant at its limit
+never affects another: it gets 429 with the quota, the limit and what it uses, and `Retry-After`. `remuda config reload`
+makes a running plane read them again.
+
+```toml
+";
+
+const TENANTS_EXAMPLE: &str = r#"[quota]
+open_jobs_max = 10_000
+
+[[tenant]]
+name = "batch"
+open_jobs_max = 500_000
+submissions_per_second = 500
+"#;
+
 fn document() -> String {
     let defaults = ResolvedConfig::defaults(PathBuf::from("<data>"));
     let mut text = format!("{HEAD}```toml\n{EXAMPLE}```\n");
@@ -161,6 +180,14 @@ fn document() -> String {
         let value = key.display(&model);
         let is_required = value.is_empty() || key.name == "name";
         let default = if is_required { String::new() } else { format!("`{value}`") };
+        let (name, bounds) = (key.name, key.kind.bounds());
+        writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
+    }
+    text.push_str(&format!("{TENANTS}{TENANTS_EXAMPLE}```\n\n"));
+    text.push_str("| setting | default | allowed values | description |\n|---|---|---|---|\n");
+    for key in tenants::KEYS {
+        let is_required = key.name == "name";
+        let default = if is_required { String::new() } else { format!("`quota.{}`", key.name) };
         let (name, bounds) = (key.name, key.kind.bounds());
         writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
     }

@@ -1,5 +1,5 @@
 //! Parses `remuda.toml` into raw settings with their line numbers. Sections and dotted keys are equivalent; an unknown key
-//! is refused with the most similar name. Each `[[fleet]]` and `[[model]]` is a separate section.
+//! is refused with the most similar name. Each `[[fleet]]`, `[[model]]` and `[[tenant]]` is a separate section.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ pub struct ConfigFile {
     pairs: Vec<Pair>,
     fleets: Vec<Section>,
     models: Vec<Section>,
+    tenants: Vec<Section>,
 }
 
 #[derive(Debug)]
@@ -34,19 +35,20 @@ impl Pair {
     }
 }
 
-/// One `[[fleet]]` or `[[model]]`.
+/// One `[[fleet]]`, `[[model]]` or `[[tenant]]`.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// `fleet` or `model`.
+    /// `fleet`, `model` or `tenant`.
     table: &'static str,
     path: PathBuf,
     line: usize,
     pairs: Vec<Pair>,
 }
 
-/// Names of the two arrays of tables.
+/// Names of the arrays of tables.
 const FLEET: &str = "fleet";
 const MODEL: &str = "model";
+const TENANT: &str = "tenant";
 
 impl ConfigFile {
     pub fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
@@ -63,11 +65,12 @@ impl ConfigFile {
             // `Display` would also print the offending line, which may contain a secret.
             message: error.message().to_owned(),
         })?;
-        let path = path.to_path_buf();
-        let mut file = ConfigFile { path, pairs: Vec::new(), fleets: Vec::new(), models: Vec::new() };
+        let (path, [fleets, models, tenants]) = (path.to_path_buf(), Default::default());
+        let mut file = ConfigFile { path, pairs: Vec::new(), fleets, models, tenants };
         let mut rest = table.into_inner();
         file.fleets = file.sections(text, FLEET, rest.remove_entry(FLEET))?;
         file.models = file.sections(text, MODEL, rest.remove_entry(MODEL))?;
+        file.tenants = file.sections(text, TENANT, rest.remove_entry(TENANT))?;
         file.collect(text, "", &rest);
         file.pairs.sort_by_key(|pair| pair.line);
         Ok(file)
@@ -129,7 +132,11 @@ impl ConfigFile {
         &self.models
     }
 
-    /// The settings outside of fleets and models. Relative paths are resolved against the file's folder.
+    pub(super) fn tenants(&self) -> &[Section] {
+        &self.tenants
+    }
+
+    /// The settings outside of fleets, models and tenants. Relative paths are resolved against the file's folder.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, ConfigError> {
         self.pairs.iter().map(|pair| self.entry(pair)).collect()
     }

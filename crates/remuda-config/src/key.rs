@@ -18,7 +18,7 @@ use remuda_core::tenant_rules::{NodeClassRule, WorkerPoolRule};
 use remuda_net::private_target::PrivateTarget;
 use remuda_net::secret::Secret;
 
-/// One setting. `T` is the struct whose field it fills: the whole configuration, one fleet, or one model.
+/// One setting. `T` is the struct whose field it fills: the whole configuration, one fleet, one model, or one tenant.
 pub(super) struct Key<T = ResolvedConfig> {
     /// As in `remuda.toml`; the part before the dot is the section.
     pub(super) name: &'static str,
@@ -102,7 +102,7 @@ pub(super) struct Entry<T: 'static = ResolvedConfig> {
     pub(super) origin: ValueOrigin,
 }
 
-/// Reads and writes the field of a setting; made by `slot!`, `fleet_slot!` and `model_slot!`.
+/// Reads and writes the field of a setting; made by `slot!`, `fleet_slot!`, `model_slot!` and `tenant_slot!`.
 pub(super) struct FieldAccess<T = ResolvedConfig> {
     pub(super) read: fn(&T) -> Value,
     pub(super) write: fn(&mut T, Value),
@@ -125,6 +125,12 @@ macro_rules! model_slot {
     ($($field:ident).+) => { $crate::key::slot_in!($crate::ModelConfig, $($field).+) };
 }
 pub(super) use model_slot;
+
+/// The same for `TenantConfig`.
+macro_rules! tenant_slot {
+    ($($field:ident).+) => { $crate::key::slot_in!($crate::TenantConfig, $($field).+) };
+}
+pub(super) use tenant_slot;
 
 macro_rules! slot_in {
     ($target:ty, $($field:ident).+) => {

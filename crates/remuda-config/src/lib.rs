@@ -24,6 +24,7 @@ mod show;
 mod store;
 mod suggest;
 mod table;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -46,6 +47,7 @@ pub use self::model::{ModelConfig, ModelsSettings};
 pub use self::show::show;
 pub use self::store::StoreUrl;
 pub use self::suggest::closest_name;
+pub use self::tenant::TenantConfig;
 pub use self::value::{parse_bytes, parse_duration, parse_duration_or_seconds};
 
 use self::environment::Environment;
@@ -65,6 +67,8 @@ pub struct ResolvedConfig {
     pub models: ModelsSettings,
     /// Each `[[fleet]]`. `settings.fleets` holds the part of it that the core uses.
     pub fleets: Vec<FleetConfig>,
+    /// Each `[[tenant]]`. `settings.tenant_quotas` holds their quotas.
+    pub tenants: Vec<TenantConfig>,
     /// Origin of each setting that differs from its default.
     pub origins: BTreeMap<&'static str, ValueOrigin>,
 }
@@ -182,6 +186,7 @@ impl ResolvedConfig {
             },
             models: ModelsSettings::default(),
             fleets: Vec::new(),
+            tenants: Vec::new(),
             origins: BTreeMap::new(),
         }
     }
@@ -289,6 +294,10 @@ fn load_from(
         resolved.models.own.push(ModelConfig::read(section)?);
     }
     model_section::check_names(&resolved.models.own)?;
+    for section in file.iter().flat_map(ConfigFile::tenants) {
+        resolved.tenants.push(TenantConfig::read(section, &resolved.settings.quota)?);
+    }
+    resolved.settings.tenant_quotas = tenant::quotas(&resolved.tenants)?;
     resolved.settings.fleets = resolved.fleets.iter().map(|fleet| fleet.settings.clone()).collect();
     Ok(resolved)
 }

@@ -1,11 +1,11 @@
 //! Output of `remuda config show`: every setting with its value and origin. Settings of fleet `gpus` are listed as
-//! `fleet.gpus.…`, those of model `embed` as `model.embed.…`.
+//! `fleet.gpus.…`, those of model `embed` as `model.embed.…`, those of tenant `anna` as `tenant.anna.…`.
 
 use serde_json::{Map, json};
 
 use super::key::Key;
 use super::table::fleets::keys_for;
-use super::table::models;
+use super::table::{models, tenants};
 use super::value::Value;
 use super::{ResolvedConfig, ValueOrigin, table};
 
@@ -48,6 +48,15 @@ fn rows(resolved: &ResolvedConfig) -> Vec<Row> {
             shown: key.display(model),
             meaning: key.meaning,
             origin: model.origin(key.name),
+        }));
+    }
+    for tenant in &resolved.tenants {
+        rows.extend(tenants::KEYS.iter().map(|key| Row {
+            name: format!("tenant.{}.{}", tenant.name, key.name),
+            value: key.read(tenant),
+            shown: key.display(tenant),
+            meaning: key.meaning,
+            origin: tenant.origin(key.name, || resolved.origin(&format!("quota.{}", key.name))),
         }));
     }
     rows

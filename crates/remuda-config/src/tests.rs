@@ -12,6 +12,7 @@ use super::value::{Kind, Value};
 use super::*;
 
 mod fleets;
+mod tenants;
 
 /// A start folder with files, an environment and flags.
 struct Fixture {

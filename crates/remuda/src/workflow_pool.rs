@@ -298,7 +298,9 @@ impl From<PlaneError> for WorkflowPoolError {
             PlaneError::Stopping => WorkflowPoolError::Stopped,
             PlaneError::Refused(Refusal::Ended { state }) => WorkflowPoolError::Ended { state },
             PlaneError::Refused(Refusal::UnknownJob(job)) => WorkflowPoolError::Unknown(job),
-            PlaneError::Refused(refusal @ Refusal::QueueFull { .. }) => busy(refusal),
+            PlaneError::Refused(refusal @ (Refusal::QueueFull { .. } | Refusal::QuotaExceeded { .. })) => {
+                busy(refusal)
+            }
             PlaneError::Refused(refusal @ Refusal::NothingToRemove { .. }) => {
                 WorkflowPoolError::NothingToRemove(refusal.to_string())
             }

@@ -12,6 +12,7 @@ use remuda_core::record::AcceptedJob;
 use remuda_core::record::StoredState;
 use remuda_core::rental::{Rental, RentalEvent};
 use remuda_core::settings::Settings;
+use remuda_core::settings::quota::TenantQuota;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::JoinRequest;
 use serde_json::json;
@@ -29,7 +30,7 @@ pub(crate) fn measure(table: &mut Figures, workers: usize, waiting: u64) -> anyh
         let mut plane = if is_rented {
             rented(workers)?
         } else {
-            Plane::restore(Settings::default(), Term(1), NOW, StoredState::default())
+            Plane::restore(settings(), Term(1), NOW, StoredState::default())
         };
         for n in 0..waiting + workers as u64 {
             submit(&mut plane, n)?;
@@ -56,6 +57,11 @@ pub(crate) fn measure(table: &mut Figures, workers: usize, waiting: u64) -> anyh
     Ok(())
 }
 
+/// No time passes here, so that every rate would be exceeded.
+fn settings() -> Settings {
+    Settings { quota: TenantQuota::unlimited(), ..Settings::default() }
+}
+
 /// A plane with as many rented machines, all of them up.
 fn rented(machines: usize) -> anyhow::Result<Plane> {
     let mut fleet = FleetSettings::new("bench".parse()?, true);
@@ -67,7 +73,7 @@ fn rented(machines: usize) -> anyhow::Result<Plane> {
         rental.apply(NOW, RentalEvent::Ready, "up".to_owned());
         documents.push(rental.document().context("a rental can be stored")?);
     }
-    let settings = Settings { fleets: vec![fleet], ..Settings::default() };
+    let settings = Settings { fleets: vec![fleet], ..settings() };
     Ok(Plane::restore(settings, Term(1), NOW, StoredState { documents, ..StoredState::default() }))
 }
 

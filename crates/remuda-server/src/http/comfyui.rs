@@ -86,7 +86,7 @@ impl ComfyuiApi {
 pub(super) const ROUTES: &[Route] = &[
     route!(POST "/prompt", Client, submit::submit, "ComfyUI: submit a graph, under the client's own `prompt_id` if it has one" => 200 "ComfyuiAccepted")
         .body("ComfyuiPrompt", r#"{"prompt": {"1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 7}}, "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "picture"}}}}"#)
-        .errors(&["queue_full"]),
+        .errors(&["queue_full", "quota_exceeded"]),
     route!(GET "/prompt", Client, queue::count, "ComfyUI: the number of unfinished prompts" => 200 "ComfyuiQueueCount"),
     route!(GET "/queue", Client, queue::list, "ComfyUI: running and waiting prompts; those that `client_id` runs come first" => 200 "ComfyuiQueue")
         .query(&["client_id"]),

@@ -70,8 +70,8 @@ valid, those run, and the answer has the `node_errors` of the others.
 | field | meaning |
 |---|---|
 | `workflow` | what to run; the worker gets it byte for byte |
-| `tenant` | the owner of the job (`default`); workers are shared fairly between tenants |
-| `priority` | -128 to 127, higher runs first (0) |
+| `tenant` | the owner of the job (`default`); workers are shared fairly between tenants, and each has [quotas](configuration.md#quotas-of-each-tenant) |
+| `priority` | -128 to 127, higher runs first (0); a waiting job counts as one higher for each `queue.priority_ageing` (5 min) |
 | `service` | what runs it; by default `comfyui` for a graph, `exec` for anything else |
 | `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; the only worker allowed (`pin`), workers never allowed (`excluded`); models and node classes of a graph are added |
 | `deadline_seconds` | fail the job if it has not ended by then |

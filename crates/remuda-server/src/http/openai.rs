@@ -37,6 +37,7 @@ const CALL_ERRORS: &[&str] = &[
     "wrong_model",
     "model_not_found",
     "queue_full",
+    "quota_exceeded",
     "model_failed",
     "model_unavailable",
     "stream_diverged",

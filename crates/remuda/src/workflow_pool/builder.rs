@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use remuda_core::id::{Sequence, WorkerId};
+use remuda_core::settings::quota::TenantQuota;
 use remuda_core::strategy::{FailoverStrategy, OwnStrategy};
 use remuda_store::StoreError;
 use remuda_store::blobs::{BlobError, BlobHash};
@@ -153,6 +154,8 @@ impl WorkflowPoolBuilder {
         let suffix = BlobHash::from_content(suffix.as_os_str().as_encoded_bytes()).hex();
         let suffix = suffix[..6].to_owned();
         check_servers(&self.servers, &suffix)?;
+        // The program is the only tenant: nothing is shared with another.
+        resolved.settings.quota = TenantQuota::unlimited();
         if let Some(strategy) = &self.strategy {
             resolved.settings.strategy = OwnStrategy::new(strategy.clone());
         }

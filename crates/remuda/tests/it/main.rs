@@ -26,6 +26,7 @@ mod pool;
 mod pool_servers;
 mod presence;
 mod previews;
+mod quotas;
 mod restarts;
 mod run;
 #[cfg(feature = "ssh")]

@@ -5,7 +5,7 @@ mod chat;
 mod copy_kills;
 mod embed;
 mod flags;
-mod fleet;
+pub(crate) mod fleet;
 mod get;
 pub(crate) mod host;
 mod images;

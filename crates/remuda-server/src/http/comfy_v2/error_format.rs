@@ -83,6 +83,7 @@ mod tests {
             (422, "invalid_workflow", (422, "invalid_workflow")),
             (429, "queue_full", (429, "queue_full")),
             (429, "too_many_uploads", (429, "rate_limited")),
+            (429, "quota_exceeded", (429, "rate_limited")),
             (503, "overloaded", (429, "rate_limited")),
             (503, "outcome_unknown", (500, "upstream_error")),
             (507, "store_full", (500, "upstream_error")),

@@ -9,7 +9,7 @@ pub(in crate::http) const ROUTES: &[Route] = &[
     route!(POST "/remuda/v1/jobs", Client, jobs::submit, "Submit a job; 201 with its id, 200 if the idempotency key is known" => 201 "Submitted", 200 "Submitted")
         .body("SubmitRequest", r#"{"workflow": {"scene": "a wild horse at dawn"}, "priority": 5}"#)
         .headers(&["Idempotency-Key"])
-        .errors(&["malformed", "invalid_workflow", "no_capability", "tenant_rule", "key_conflict", "queue_full"]),
+        .errors(&["malformed", "invalid_workflow", "no_capability", "tenant_rule", "key_conflict", "queue_full", "quota_exceeded"]),
     route!(GET "/remuda/v1/jobs", Client, jobs::list, "List jobs, newest first, a page at a time" => 200 "JobPage")
         .query(&["state", "tenant", "before", "limit"]),
     route!(GET "/remuda/v1/jobs/{id}", Client, jobs::one, "One job: its request, state, reason, progress and result" => 200 "NativeJob")
@@ -27,7 +27,7 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .errors(&["ended", "lost_in_restore"]),
     route!(POST "/remuda/v1/jobs/{id}/retry", Client, jobs::retry, "Run an ended job again, as a new job that names it (`options.retry_of`)" => 201 "RetriedJob")
         .audited("job.retry")
-        .errors(&["refused", "invalid_workflow", "no_capability", "tenant_rule", "queue_full", "lost_in_restore"]),
+        .errors(&["refused", "invalid_workflow", "no_capability", "tenant_rule", "queue_full", "quota_exceeded", "lost_in_restore"]),
     route!(POST "/remuda/v1/workers", Worker, workers::join, "Join as a worker" => 201 "JoinReply")
         .audited("worker.join")
         .body("JoinRequest", r#"{"worker": "gpu-7", "services": ["exec"], "slots": 1}"#)

@@ -16,6 +16,8 @@ use super::dollars;
 
 /// Enough to notice a problem; the lists of workers and machines mark every unreliable one.
 const UNRELIABLE_MAX: usize = 100;
+/// Tenants listed with what they use of their quotas.
+const TENANTS_MAX: usize = 100;
 /// Open jobs looked at for the oldest one that waits; the oldest are first.
 const OLDEST_MAX: usize = 10_000;
 
@@ -54,6 +56,7 @@ fn plane_status(plane: &Plane, now: Timestamp) -> Value {
         "brake": plane.mass_loss().reason(now),
         "brakes": brakes(plane, now),
         "fleets": fleets(plane, now),
+        "tenants": tenants(plane),
         "unreliable": {
             "workers": plane.unreliable_workers(now).take(UNRELIABLE_MAX).collect::<Vec<_>>(),
             "machines": plane.unreliable_machines(now).take(UNRELIABLE_MAX).collect::<Vec<_>>(),
@@ -106,6 +109,23 @@ fn fleets(plane: &Plane, now: Timestamp) -> Vec<Value> {
             "paused": fleet.paused,
             "held_back": plane.held_back(&settings.id),
             "trouble": plane.fleet_problem(now, &settings.id),
+        })
+    });
+    shown.collect()
+}
+
+/// The tenants with the most open jobs, and what they use of their quotas.
+fn tenants(plane: &Plane) -> Vec<Value> {
+    let mut usages: Vec<_> = plane.tenant_usages().collect();
+    usages.sort_by_key(|(_, usage)| std::cmp::Reverse(usage.open_jobs));
+    let shown = usages.into_iter().take(TENANTS_MAX).map(|(tenant, usage)| {
+        let quota = plane.settings().quota_of(tenant);
+        json!({
+            "tenant": tenant,
+            "open_jobs": usage.open_jobs,
+            "open_jobs_max": quota.open_jobs_max,
+            "distinct_needs": usage.distinct_needs,
+            "distinct_needs_max": quota.distinct_needs_max,
         })
     });
     shown.collect()

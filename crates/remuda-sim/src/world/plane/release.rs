@@ -117,7 +117,7 @@ pub(super) fn client_response(answer: &Result<PlaneAnswer, Refusal>) -> ClientRe
             ClientResponse::Accepted { job: *job, created: *created }
         }
         Err(Refusal::KeyConflict { job }) => ClientResponse::Conflict { job: *job },
-        Err(Refusal::QueueFull { .. }) => ClientResponse::RetryLater,
+        Err(Refusal::QueueFull { .. } | Refusal::QuotaExceeded { .. }) => ClientResponse::RetryLater,
         Ok(_) | Err(_) => ClientResponse::CancelDone,
     }
 }

@@ -13,7 +13,7 @@ async fn fleet(name: &str) -> (Plane, Worker) {
     (plane, worker)
 }
 
-async fn join(plane: &Plane, name: &str) -> Worker {
+pub(crate) async fn join(plane: &Plane, name: &str) -> Worker {
     stand_in(plane.folder(), "embed.fake");
     let what = ["--model", "embed=embed.fake,copies=2", "--model", "chat=chat.fake"];
     Worker::start_doing(plane, name, &what).await
