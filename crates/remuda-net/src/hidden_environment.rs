@@ -13,8 +13,8 @@
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
-use crate::job_environment::{has_secret_name, is_passed_by_default};
 use crate::secret::SECRET_VARIABLES;
+use crate::variable_names::{has_secret_name, is_passed_by_default};
 
 /// Names the file descriptor with the hidden variables.
 pub const HIDDEN_VARIABLE: &str = "REMUDA_HIDDEN_ENVIRONMENT";

@@ -1,6 +1,6 @@
 //! Small building blocks of the crates that perform IO: outgoing HTTP (`http_client`), server-sent events (`sse`), secrets
-//! and what children see of them (`hidden_environment`, `job_environment`),
-//! (`secret`), private addresses that may be called (`private_target`), the clock (`clock`), terminal output (`terminal`) and untrusted text made safe to print (`text`).
+//! (`secret`) and what children see of them (`hidden_environment`, `job_environment`), private addresses that may be called
+//! (`private_target`), the clock (`clock`), terminal output (`terminal`) and untrusted text made safe to print (`text`).
 
 pub mod clock;
 pub mod hidden_environment;
@@ -11,3 +11,4 @@ pub mod secret;
 pub mod sse;
 pub mod terminal;
 pub mod text;
+mod variable_names;
