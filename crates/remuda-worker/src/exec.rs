@@ -297,13 +297,23 @@ mod tests {
         assert_eq!(parse_progress("progress 7"), (1.0, String::new()));
     }
 
+    async fn run_to_its_end(
+        command: &str,
+        workflow: &str,
+        events: Events,
+        cancelled: oneshot::Receiver<String>,
+    ) {
+        let (job, attempt) = (JobId::from_u128(1), Attempt(1));
+        let workflow = Arc::from(RawValue::from_string(workflow.to_owned()).unwrap());
+        let command = ExecCommand { command: command.to_owned() };
+        let child = spawn_command(&command, &JobEnvironment::default(), job, attempt, "");
+        ExecRun { job, attempt, events }.to_its_end(child, workflow, cancelled).await;
+    }
+
     async fn run(command: &str) -> AttemptEnd {
         let (events, mut inbox) = mpsc::channel(64);
         let (_cancel, cancelled) = oneshot::channel();
-        let workflow = Arc::from(RawValue::from_string(r#"{"n":3}"#.to_owned()).unwrap());
-        let command = ExecCommand { command: command.to_owned() };
-        run_attempt(&command, JobId::from_u128(1), Attempt(1), String::new(), workflow, events, cancelled)
-            .await;
+        run_to_its_end(command, r#"{"n":3}"#, events, cancelled).await;
         loop {
             if let AgentEvent::Ended { outcome, .. } = inbox.recv().await.unwrap() {
                 return outcome;
@@ -345,12 +355,8 @@ mod tests {
     async fn cancelled_command_is_killed_with_everything_it_started() {
         let (events, mut inbox) = mpsc::channel(64);
         let (cancel, cancelled) = oneshot::channel();
-        let workflow = Arc::from(RawValue::from_string("{}".to_owned()).unwrap());
-        let command = ExecCommand { command: "sleep 600 & echo $! >&2; wait".to_owned() };
-        let task = tokio::spawn(async move {
-            let job = JobId::from_u128(1);
-            run_attempt(&command, job, Attempt(1), String::new(), workflow, events, cancelled).await;
-        });
+        let command = "sleep 600 & echo $! >&2; wait";
+        let task = tokio::spawn(run_to_its_end(command, "{}", events, cancelled));
         let AgentEvent::Signal { phase, .. } = inbox.recv().await.unwrap() else {
             panic!("a line was expected")
         };
