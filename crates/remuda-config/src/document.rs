@@ -9,7 +9,7 @@ use super::check::RULES;
 use super::key::Key;
 use super::table::{GROUPS, fleets, models, tenants};
 use super::value::{Kind, Unit};
-use super::{FleetConfig, ModelConfig, ResolvedConfig, TenantConfig, ValueOrigin, load};
+use super::{FleetConfig, ModelConfig, ResolvedConfig, ValueOrigin, load};
 
 const HEAD: &str = "\
 # Configuration
