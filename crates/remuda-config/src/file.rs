@@ -65,8 +65,14 @@ impl ConfigFile {
             // `Display` would also print the offending line, which may contain a secret.
             message: error.message().to_owned(),
         })?;
-        let (path, [fleets, models, tenants]) = (path.to_path_buf(), Default::default());
-        let mut file = ConfigFile { path, pairs: Vec::new(), fleets, models, tenants };
+        let path = path.to_path_buf();
+        let mut file = ConfigFile {
+            path,
+            pairs: Vec::new(),
+            fleets: Vec::new(),
+            models: Vec::new(),
+            tenants: Vec::new(),
+        };
         let mut rest = table.into_inner();
         file.fleets = file.sections(text, FLEET, rest.remove_entry(FLEET))?;
         file.models = file.sections(text, MODEL, rest.remove_entry(MODEL))?;

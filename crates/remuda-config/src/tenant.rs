@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use remuda_core::id::Tenant;
+use remuda_core::id::{BadId, Tenant};
 use remuda_core::settings::quota::TenantQuota;
 
 use super::file::Section;
@@ -54,7 +54,7 @@ impl TenantConfig {
 pub(super) fn quotas(tenants: &[TenantConfig]) -> Result<BTreeMap<Tenant, TenantQuota>, ConfigError> {
     let mut quotas = BTreeMap::new();
     for TenantConfig { name, quota, declared_at, .. } in tenants {
-        let tenant = name.parse().map_err(|bad| {
+        let tenant: Tenant = name.parse().map_err(|bad: BadId| {
             ConfigError::Conflict(format!("a tenant ({declared_at}) has a bad name: {bad}"))
         })?;
         if quotas.insert(tenant, quota.clone()).is_some() {

@@ -20,7 +20,7 @@ fn section_of_a_tenant_replaces_what_it_names_and_keeps_the_rest() {
 fn section_of_a_tenant_is_checked() {
     for (text, expected) in [
         ("[[tenant]]\nopen_jobs_max = 5", "has no `name`"),
-        ("[[tenant]]\nname = 'a'\nopen_jobs = 5", "did you mean `open_jobs_max`?"),
+        ("[[tenant]]\nname = 'a'\nopen_job_max = 5", "did you mean `open_jobs_max`?"),
         ("[[tenant]]\nname = 'a'\nopen_jobs_max = 0", "from 1 to"),
         ("[[tenant]]\nname = 'a'\n[[tenant]]\nname = 'a'", "has a section already"),
         ("[tenant]\nname = 'a'", "write `[[tenant]]`"),
