@@ -35,7 +35,7 @@ const OUR_NAMES: &[&str] = &[
 const SECRET_NAMES: &[&str] = &["blobs", "audit.jsonl*", "fleets", "ssh", "workers"];
 
 /// Creates the folder, or checks and tightens the one that is there.
-pub(crate) fn prepare(folder: &Path) -> anyhow::Result<()> {
+pub fn prepare(folder: &Path) -> anyhow::Result<()> {
     let cannot = || format!("cannot create the data folder {}", folder.display());
     match fs::metadata(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

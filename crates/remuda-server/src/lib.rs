@@ -8,7 +8,7 @@
 //! ```
 
 pub mod audit;
-mod data_folder;
+pub mod data_folder;
 pub mod effects;
 pub mod event_loop;
 pub mod fleets;

@@ -20,6 +20,7 @@ use remuda_net::clock::Clock;
 use remuda_net::terminal::print_line;
 use remuda_net::terminal::{escape_control, table};
 use remuda_server::audit::{Audit, Note};
+use remuda_server::data_folder;
 use remuda_server::http::{self, Role, TokenRequest};
 
 pub(super) const EXAMPLES: &str = "\
@@ -127,8 +128,7 @@ impl Create {
 async fn create_in_folder(data: &str, request: TokenRequest) -> anyhow::Result<Value> {
     let settings = DataSettings { data: Some(data.to_owned()), ..DataSettings::default() };
     let serve = settings.load()?.serve;
-    std::fs::create_dir_all(&serve.data)
-        .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
+    data_folder::prepare(&serve.data)?;
     let store = Store::open(&serve.store.to_string()).await.map_err(|error| match error {
         StoreError::InUse { .. } => anyhow::Error::new(error)
             .context("a plane is running on this folder: use --url instead of --data"),
