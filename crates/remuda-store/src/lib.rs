@@ -15,6 +15,7 @@
 pub mod blobs;
 #[cfg(test)]
 mod contract;
+mod loss;
 mod memory;
 mod sqlite;
 mod store_error;
@@ -33,9 +34,10 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
+pub use loss::{CommitMark, StoreLoss};
 pub use sqlite::{
-    CommitMark, Generation, GenerationCause, Recovery, StoreHistory, StoreLoss, StoreReport, check_store,
-    measure_inserts, measure_job_cycles, recover_store,
+    Generation, GenerationCause, Recovery, StoreHistory, StoreReport, check_store, measure_inserts,
+    measure_job_cycles, recover_store,
 };
 
 pub use store_error::{SharedError, StoreError};

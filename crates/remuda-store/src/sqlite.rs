@@ -39,10 +39,9 @@ use tokio::sync::{Semaphore, oneshot};
 use super::{RecordBatch, StoreError};
 pub use benchmark::{measure_inserts, measure_job_cycles};
 pub use generation::{Generation, GenerationCause, StoreHistory};
-pub use loss::StoreLoss;
-pub use proof::CommitMark;
 pub use recover::{Recovery, StoreReport, check_store, recover_store};
 
+use crate::loss::CommitMark;
 use files::{Lock, Reserve};
 use place::Place;
 use proof::{Proof, StoredProof};

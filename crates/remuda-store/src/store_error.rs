@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use remuda_core::id::Term;
 
-use crate::sqlite::StoreLoss;
+use crate::loss::StoreLoss;
 
 /// The cause of an error. It is shared because one transaction contains the batches of many callers.
 pub type SharedError = Arc<dyn Error + Send + Sync>;

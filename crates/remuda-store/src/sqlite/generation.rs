@@ -13,8 +13,8 @@ use remuda_core::id::Sequence;
 use remuda_core::time::Timestamp;
 use rusqlite::{Connection, Error, Row, TransactionBehavior, params};
 
-use super::proof::CommitMark;
 use super::read::bound;
+use crate::loss::CommitMark;
 
 /// Without a proof the new events begin at the next multiple: a store writes fewer between two backups, and numbers stay
 /// below 2^53, which JavaScript can count to, for two million generations.

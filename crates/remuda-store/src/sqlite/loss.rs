@@ -1,36 +1,7 @@
 //! Whether a store holds everything that was acknowledged: compares the database with its proof.
 
-use std::fmt;
-
-use super::proof::{CommitMark, StoredProof};
-
-/// What is missing, or cannot be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreLoss {
-    /// The newest commits are gone: a damaged or truncated write-ahead log, or an older copy of the file.
-    Behind {
-        stored: CommitMark,
-        proved: CommitMark,
-    },
-    /// The database is new, or older than the proof.
-    Emptied {
-        proved: CommitMark,
-    },
-    /// The proof belongs to another store.
-    ForeignProof {
-        stored: CommitMark,
-        proved: CommitMark,
-    },
-    /// The store was not closed cleanly, and its write-ahead log was removed.
-    LogRemoved,
-    /// The store was in use, and its proof was removed.
-    ProofRemoved {
-        stored: CommitMark,
-    },
-    ProofDamaged {
-        stored: Option<CommitMark>,
-    },
-}
+use super::proof::StoredProof;
+use crate::loss::{CommitMark, StoreLoss};
 
 impl StoreLoss {
     /// `stored` is missing for a database without numbered commits; `was_left_open` if it was not closed cleanly.
@@ -55,52 +26,6 @@ impl StoreLoss {
                     || stored.sequence < proved.sequence
                     || stored.term < proved.term;
                 is_behind.then_some(StoreLoss::Behind { stored, proved })
-            }
-        }
-    }
-
-    /// How far the store is known to have been.
-    pub fn proved(&self) -> Option<CommitMark> {
-        match *self {
-            StoreLoss::Behind { proved, .. } | StoreLoss::Emptied { proved } => Some(proved),
-            StoreLoss::LogRemoved
-            | StoreLoss::ForeignProof { .. }
-            | StoreLoss::ProofRemoved { .. }
-            | StoreLoss::ProofDamaged { .. } => None,
-        }
-    }
-}
-
-impl fmt::Display for StoreLoss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StoreLoss::Behind { stored, proved } => {
-                write!(f, "commits {} to {} are missing", stored.commit + 1, proved.commit)?;
-                if stored.sequence < proved.sequence {
-                    write!(f, ", with events {} to {}", stored.sequence.0 + 1, proved.sequence)?;
-                }
-                write!(f, ": it ends at {}, and was acknowledged up to {}", stored.latest, proved.latest)?;
-                f.write_str(" (its write-ahead log was cut or damaged, or the file is an older copy)")
-            }
-            StoreLoss::Emptied { proved } => write!(
-                f,
-                "commits 1 to {} are missing, with events up to {}: the file is new or an older copy, and was acknowledged \
-                 up to {}",
-                proved.commit, proved.sequence, proved.latest
-            ),
-            StoreLoss::LogRemoved => {
-                f.write_str("it was not closed cleanly, and its write-ahead log (PATH-wal) is missing")
-            }
-            StoreLoss::ForeignProof { .. } => {
-                f.write_str("PATH.proof belongs to another store: the file or its proof was replaced")
-            }
-            StoreLoss::ProofRemoved { stored } => write!(
-                f,
-                "PATH.proof is missing, so that nothing tells whether commit {} is the last one that was acknowledged",
-                stored.commit
-            ),
-            StoreLoss::ProofDamaged { .. } => {
-                f.write_str("PATH.proof is damaged, so that nothing tells which commit was acknowledged last")
             }
         }
     }

@@ -27,6 +27,7 @@ use remuda_core::time::Timestamp;
 use rusqlite::{Connection, Error};
 
 use super::files::{PRIVATE_FILE, sibling};
+use crate::loss::CommitMark;
 
 const SUFFIX: &str = ".proof";
 /// Slots in pages of their own, because a page is what a disk may tear.
@@ -39,17 +40,6 @@ const SYNC_EVERY: Duration = Duration::from_millis(100);
 const SYNC_EVERY_MAX: Duration = Duration::from_secs(1);
 const PAUSE_PER_SYNC: u32 = 50;
 const FORMAT: &str = "remuda-proof-1";
-
-/// How far a store had come at a commit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CommitMark {
-    /// Tells stores apart; random.
-    pub store: u64,
-    pub commit: u64,
-    pub sequence: Sequence,
-    pub term: Term,
-    pub latest: Timestamp,
-}
 
 impl CommitMark {
     /// Of the database as it is; it must have schema 4.

@@ -8,10 +8,11 @@ use rusqlite::Connection;
 use super::checkpoint::checkpoint;
 use super::files::{Lock, sibling, unreachable_error};
 use super::generation::{self, Generation, GenerationCause};
-use super::loss::StoreLoss;
-use super::proof::{CommitMark, Proof};
+use super::proof::Proof;
 use super::schema;
 use crate::StoreError;
+use crate::loss::CommitMark;
+use crate::loss::StoreLoss;
 
 /// Lines of SQLite's own check that are shown.
 const DAMAGES_MAX: usize = 10;

@@ -11,9 +11,10 @@ use rusqlite::{Connection, Error, ErrorCode, OpenFlags, ffi};
 
 use super::BUSY_WAIT_MAX;
 use super::files::{close_to_others, create_private, sibling, unreachable_error};
-use super::loss::StoreLoss;
-use super::proof::{CommitMark, StoredProof};
+use super::proof::StoredProof;
 use crate::StoreError;
+use crate::loss::CommitMark;
+use crate::loss::StoreLoss;
 
 /// `Rmda`: identifies our databases, also for `file`.
 const APPLICATION_ID: i32 = 0x526d_6461;

@@ -26,8 +26,9 @@ use super::checkpoint::Checkpoints;
 use super::files::{Lock, Reserve, unreachable_error};
 use super::merge::MergedRecords;
 use super::place::Place;
-use super::proof::{CommitMark, Proof};
+use super::proof::Proof;
 use super::{documents, retention, schema};
+use crate::loss::CommitMark;
 use crate::{RecordBatch, SharedError, StoreError};
 
 mod rows;

@@ -7,11 +7,11 @@ use std::os::unix::fs::FileExt;
 use remuda_core::event_kind::EventKind;
 use remuda_core::id::Sequence;
 
-use super::super::{GenerationCause, StoreLoss, check_store, recover_store};
+use super::super::{GenerationCause, check_store, recover_store};
 use super::Folder;
 use crate::contract::sample::{accepted, event, job, queued};
 use crate::contract::{StoreFixture, TestRng};
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, StoreLoss};
 
 const JOBS: u64 = 60;
 const FILES: [&str; 4] = ["", "-wal", ".lock", ".proof"];
