@@ -8,8 +8,8 @@
 //!
 //! Taking the next job costs the services and labels of the worker, and the kinds of the tenant whose turn it is that
 //! this worker may not run; never the number of jobs, nor what other tenants wait for that this worker does not have.
-//! Tenants take turns at each priority: the one served longest ago goes first. `ageing` says when a job goes before others
-//! of higher priority.
+//! Tenants take turns at each priority: of those that a worker reaches, the one served longest ago from there goes first.
+//! `ageing` says when a job goes before others of higher priority.
 
 mod ageing;
 mod kinds;
@@ -108,17 +108,14 @@ impl Queue {
         waited_min: Duration,
     ) -> Option<JobId> {
         let levels = buckets.iter().filter_map(|bucket| bucket.levels.get(&Reverse(priority)));
-        let served = |tenant: &Tenant| self.served_at.get(priority, tenant);
-        let search = Search { matcher, look_ahead, waited_min };
-        let candidates = levels.filter_map(|level| level.next(search, served));
-        candidates.min().map(|(_, job)| job)
+        lane::next(levels, Search { matcher, look_ahead, waited_min })
     }
 
     /// Records that this tenant was served.
     pub fn record_served(&mut self, entry: QueueEntry<'_>) {
-        self.served_at.record(entry.priority, entry.tenant);
+        let turn = self.served_at.record(entry.priority, entry.tenant);
         if let Some(level) = self.index.level_mut(&entry.kind.demand, entry.priority) {
-            level.update_turns(entry.priority, &self.served_at);
+            level.record_served(entry.tenant, turn);
         }
     }
 
@@ -162,7 +159,7 @@ impl ServedAt {
         self.turns.get(&priority).and_then(|tenants| tenants.get(tenant)).copied().unwrap_or(0)
     }
 
-    fn record(&mut self, priority: i8, tenant: &Tenant) {
+    fn record(&mut self, priority: i8, tenant: &Tenant) -> u64 {
         self.serves += 1;
         let tenants = self.turns.entry(priority).or_default();
         self.entries += usize::from(tenants.insert(tenant.clone(), self.serves).is_none());
@@ -173,6 +170,7 @@ impl ServedAt {
             self.turns.retain(|_, tenants| !tenants.is_empty());
             self.entries = self.turns.values().map(BTreeMap::len).sum();
         }
+        self.serves
     }
 }
 

@@ -1,5 +1,5 @@
-//! Waiting jobs of one tenant, and the tenants that take turns. `Level` decides whose turn it is, `Lane` which job of
-//! the tenant goes first.
+//! Waiting jobs of one tenant, and the tenants that take turns. `next` decides whose turn it is, `Lane` which job of the
+//! tenant goes first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::id::{JobId, Shape, Tenant};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Level {
     lanes: BTreeMap<Tenant, Lane>,
-    /// Tenants by the turn at which each was last served, as far as this level knows: it was not earlier.
+    /// Tenants by the turn at which each was last served from here; at first, at all. What a tenant gets elsewhere later does
+    /// not count: one that is served often by workers of one zone would never be served by those of another.
     turns: BTreeSet<(u64, Tenant)>,
     /// The oldest job of each tenant.
     oldest: BTreeSet<(JobId, Tenant)>,
@@ -41,8 +42,31 @@ impl<M: Matcher> Search<'_, M> {
     }
 }
 
-/// When its tenant was last served, and a job that could go next.
-type Candidate = (u64, JobId);
+/// The next job for a worker that reaches these levels: of the tenant that was served longest ago from any of them, and has
+/// one that it may run.
+pub(super) fn next<'a>(
+    levels: impl Iterator<Item = &'a Level>,
+    search: Search<'_, impl Matcher>,
+) -> Option<JobId> {
+    let is_old_enough =
+        |level: &&Level| level.oldest.first().is_some_and(|(job, _)| search.is_old_enough(*job));
+    let levels: Vec<&Level> = levels.filter(is_old_enough).collect();
+    let mut turns: Vec<_> = levels.iter().map(|level| level.turns.iter()).collect();
+    let mut heads: Vec<_> = turns.iter_mut().map(Iterator::next).collect();
+    loop {
+        let waiting = heads.iter().enumerate().filter_map(|(at, head)| Some((head.as_ref()?, at)));
+        let (&(turn, tenant), at) = waiting.min()?;
+        heads[at] = turns[at].next();
+        let lanes = || levels.iter().filter_map(|level| level.lanes.get(tenant));
+        // It comes again at its latest turn.
+        if lanes().any(|lane| lane.turn > *turn) {
+            continue;
+        }
+        if let Some(job) = lanes().filter_map(|lane| lane.next(tenant, search)).min() {
+            return Some(job);
+        }
+    }
+}
 
 impl Level {
     pub(super) fn is_empty(&self) -> bool {
@@ -83,43 +107,13 @@ impl Level {
         }
     }
 
-    /// Notes who was served, here or elsewhere, for those who would be next.
-    pub(super) fn update_turns(&mut self, priority: i8, served_at: &ServedAt) {
-        while let Some((turn, tenant)) = self.turns.first() {
-            let served = served_at.get(priority, tenant);
-            if served <= *turn {
-                return;
-            }
-            let Some((_, tenant)) = self.turns.pop_first() else { return };
-            if let Some(lane) = self.lanes.get_mut(&tenant) {
-                lane.turn = served;
-            }
-            self.turns.insert((served, tenant));
+    /// A job of this tenant was served from here: the others come first now.
+    pub(super) fn record_served(&mut self, tenant: &Tenant, turn: u64) {
+        if let Some(lane) = self.lanes.get_mut(tenant) {
+            self.turns.remove(&(lane.turn, tenant.clone()));
+            lane.turn = turn;
+            self.turns.insert((turn, tenant.clone()));
         }
-    }
-
-    /// The next job for this worker: of the tenant served longest ago that has one.
-    pub(super) fn next(
-        &self,
-        search: Search<'_, impl Matcher>,
-        served: impl Fn(&Tenant) -> u64,
-    ) -> Option<Candidate> {
-        if !self.oldest.first().is_some_and(|(job, _)| search.is_old_enough(*job)) {
-            return None;
-        }
-        let mut best: Option<Candidate> = None;
-        for (turn, tenant) in &self.turns {
-            if best.is_some_and(|(best, _)| best <= *turn) {
-                break;
-            }
-            let served = served(tenant).max(*turn);
-            if best.is_some_and(|(best, _)| best <= served) {
-                continue;
-            }
-            let job = self.lanes.get(tenant).and_then(|lane| lane.next(tenant, search));
-            best = job.map(|job| (served, job)).or(best);
-        }
-        best
     }
 
     /// Waiting jobs by demand and shape.
