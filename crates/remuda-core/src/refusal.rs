@@ -177,34 +177,7 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::QuotaExceeded { tenant, quota, limit, current, retry_after } => {
-                let (setting, wait) = (quota.setting(), humanize(*retry_after));
-                match quota {
-                    QuotaKind::OpenJobs => {
-                        write!(
-                            f,
-                            "tenant {tenant} has {current} unfinished jobs and may have {limit} ({setting}): "
-                        )?;
-                        write!(f, "cancel some or wait until some have ended; try again in {wait}")
-                    }
-                    QuotaKind::SubmissionRate => {
-                        write!(
-                            f,
-                            "tenant {tenant} is {current} submissions ahead of its {limit} a second ({setting}): "
-                        )?;
-                        write!(f, "submit more slowly; try again in {wait}")
-                    }
-                    QuotaKind::DistinctNeeds => {
-                        write!(
-                            f,
-                            "tenant {tenant} has unfinished jobs with {current} different needs and may have "
-                        )?;
-                        write!(
-                            f,
-                            "{limit} ({setting}): give jobs the same needs, or wait until some have ended; try "
-                        )?;
-                        write!(f, "again in {wait}")
-                    }
-                }
+                write_quota(f, tenant, *quota, (*limit, *current), *retry_after)
             }
             Refusal::NoCapability { models, classes } => write_lacking(f, models, classes),
             Refusal::ForbiddenClass { tenant, class } => {
@@ -224,6 +197,33 @@ impl fmt::Display for Refusal {
             Refusal::NothingToRemove { what } => write!(f, "there is no {what}"),
         }
     }
+}
+
+fn write_quota(
+    f: &mut fmt::Formatter<'_>,
+    tenant: &Tenant,
+    quota: QuotaKind,
+    (limit, current): (u64, u64),
+    retry_after: Duration,
+) -> fmt::Result {
+    let setting = quota.setting();
+    match quota {
+        QuotaKind::OpenJobs => write!(
+            f,
+            "tenant {tenant} has {current} unfinished jobs and may have {limit} ({setting}): cancel some or wait until some \
+             have ended"
+        )?,
+        QuotaKind::SubmissionRate => write!(
+            f,
+            "tenant {tenant} is {current} submissions ahead of its {limit} a second ({setting}): submit more slowly"
+        )?,
+        QuotaKind::DistinctNeeds => write!(
+            f,
+            "tenant {tenant} has unfinished jobs with {current} different needs and may have {limit} ({setting}): give jobs \
+             the same needs, or wait until some have ended"
+        )?,
+    }
+    write!(f, "; try again in {}", humanize(retry_after))
 }
 
 fn write_lacking(
