@@ -1,4 +1,4 @@
-//! Waiting jobs of one tenant, and the tenants that take turns. `next` decides whose turn it is, `Lane` which job of the
+//! Waiting jobs of one tenant, and the tenants that take turns. `Level` decides whose turn it is, `Lane` which job of the
 //! tenant goes first.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,30 +42,28 @@ impl<M: Matcher> Search<'_, M> {
     }
 }
 
-/// The next job for a worker that reaches these levels: of the tenant that was served longest ago from any of them, and has
-/// one that it may run.
+/// The next job for a worker that reaches these levels. Tenants take turns in each level, so that one that waits there is
+/// not passed over again and again; between levels goes first the tenant that was served longest ago from any of them, so
+/// that many different needs bring no tenant more than its share.
 pub(super) fn next<'a>(
-    levels: impl Iterator<Item = &'a Level>,
+    levels: impl Iterator<Item = &'a Level> + Clone,
     search: Search<'_, impl Matcher>,
 ) -> Option<JobId> {
-    let is_old_enough =
-        |level: &&Level| level.oldest.first().is_some_and(|(job, _)| search.is_old_enough(*job));
-    let levels: Vec<&Level> = levels.filter(is_old_enough).collect();
-    let mut turns: Vec<_> = levels.iter().map(|level| level.turns.iter()).collect();
-    let mut heads: Vec<_> = turns.iter_mut().map(Iterator::next).collect();
-    loop {
-        let waiting = heads.iter().enumerate().filter_map(|(at, head)| Some((head.as_ref()?, at)));
-        let (&(turn, tenant), at) = waiting.min()?;
-        heads[at] = turns[at].next();
-        let lanes = || levels.iter().filter_map(|level| level.lanes.get(tenant));
-        // It comes again at its latest turn.
-        if lanes().any(|lane| lane.turn > *turn) {
-            continue;
-        }
-        if let Some(job) = lanes().filter_map(|lane| lane.next(tenant, search)).min() {
-            return Some(job);
-        }
-    }
+    let candidates = levels.clone().filter_map(|level| level.next(search));
+    let first = candidates.min_by_key(|candidate| {
+        let lanes = levels.clone().filter_map(|level| level.lanes.get(candidate.tenant));
+        let last_served = lanes.map(|lane| lane.turn).max();
+        // Of one tenant's levels the one that waits longer: else an older backlog elsewhere would hold this level up.
+        (last_served, candidate.turn, candidate.job)
+    });
+    first.map(|candidate| candidate.job)
+}
+
+/// A job that could go next in its level.
+struct Candidate<'a> {
+    turn: u64,
+    tenant: &'a Tenant,
+    job: JobId,
 }
 
 impl Level {
@@ -114,6 +112,17 @@ impl Level {
             lane.turn = turn;
             self.turns.insert((turn, tenant.clone()));
         }
+    }
+
+    /// A job of the tenant that was served longest ago and has one for this worker.
+    fn next(&self, search: Search<'_, impl Matcher>) -> Option<Candidate<'_>> {
+        if !self.oldest.first().is_some_and(|(job, _)| search.is_old_enough(*job)) {
+            return None;
+        }
+        self.turns.iter().find_map(|(turn, tenant)| {
+            let job = self.lanes.get(tenant)?.next(tenant, search)?;
+            Some(Candidate { turn: *turn, tenant, job })
+        })
     }
 
     /// Waiting jobs by demand and shape.
