@@ -31,8 +31,6 @@ impl PlaneProcess {
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
-            // What is measured is the plane, not how it holds one tenant back.
-            .args(["--set", "quota.submissions_per_second=0"])
             .args(settings.iter().flat_map(|setting| ["--set", setting]))
             .env("REMUDA_LOG", "warn")
             .stdout(Stdio::piped())

@@ -25,6 +25,7 @@ mod store;
 mod suggest;
 mod table;
 mod tenant;
+mod tenant_section;
 #[cfg(test)]
 mod tests;
 mod value;
@@ -297,7 +298,7 @@ fn load_from(
     for section in file.iter().flat_map(ConfigFile::tenants) {
         resolved.tenants.push(TenantConfig::read(section, &resolved.settings.quota)?);
     }
-    resolved.settings.tenant_quotas = tenant::quotas(&resolved.tenants)?;
+    resolved.settings.tenant_quotas = tenant_section::quotas(&resolved.tenants)?;
     resolved.settings.fleets = resolved.fleets.iter().map(|fleet| fleet.settings.clone()).collect();
     Ok(resolved)
 }

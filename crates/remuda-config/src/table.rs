@@ -28,7 +28,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Blocks, quarantine, probation", keys: TRUST },
     Group { title: "Routing", keys: ROUTING },
     Group { title: "Limits", keys: LIMITS },
-    Group { title: "Quotas of each tenant", keys: QUOTAS },
+    Group { title: "Quotas of each tenant", keys: tenants::QUOTAS },
     Group { title: "Access", keys: access::ACCESS },
     Group { title: "Blobs", keys: BLOBS },
     Group { title: "Webhooks", keys: WEBHOOKS },
@@ -265,33 +265,6 @@ const ROUTING: &[Key] = &[
         slot!(settings.priority_ageing),
         duration(Duration::ZERO, DAY),
         "A waiting job counts as one priority higher for each of these, so that low priority is never starved for ever; jobs that overtake others by their age get at most every other slot. `0s` switches it off.",
-    ),
-];
-
-const QUOTAS: &[Key] = &[
-    Key::new(
-        "quota.open_jobs_max",
-        slot!(settings.quota.open_jobs_max),
-        tenants::OPEN_JOBS,
-        tenants::OPEN_JOBS_MEANING,
-    ),
-    Key::new(
-        "quota.submissions_per_second",
-        slot!(settings.quota.submissions_per_second),
-        tenants::SUBMISSIONS,
-        tenants::SUBMISSIONS_MEANING,
-    ),
-    Key::new(
-        "quota.submissions_burst",
-        slot!(settings.quota.submissions_burst),
-        tenants::BURST,
-        tenants::BURST_MEANING,
-    ),
-    Key::new(
-        "quota.distinct_needs_max",
-        slot!(settings.quota.distinct_needs_max),
-        tenants::DISTINCT_NEEDS,
-        tenants::DISTINCT_NEEDS_MEANING,
     ),
 ];
 

@@ -193,8 +193,8 @@ pub(crate) struct Identity {
     /// File with the caller's token, or a pipe (`/dev/fd/3`); by default the variable REMUDA_TOKEN has the token
     #[arg(long, env = "REMUDA_TOKEN_FILE", value_name = "FILE", global = true)]
     token_file: Option<PathBuf>,
-    /// Refused: every user of this machine can read the arguments of every process
-    #[arg(long, hide = true, global = true)]
+    /// Token of the caller; every user of this machine can read it here, so prefer REMUDA_TOKEN or --token-file
+    #[arg(long, conflicts_with = "token_file", global = true)]
     token: Option<Secret>,
     /// PEM file with certificates to trust in addition to the system's
     #[arg(long, env = "REMUDA_CA", value_name = "FILE", global = true)]
@@ -206,11 +206,19 @@ impl Identity {
         Credentials::new(self.caller_token()?, self.ca.as_deref())
     }
 
-    fn caller_token(&self) -> anyhow::Result<Secret> {
+    /// For a worker, whose jobs can read its command line as long as it runs.
+    pub(crate) fn worker_credentials(&self) -> anyhow::Result<Credentials> {
         if self.token.is_some() {
-            let message = "every user of this machine can read a token on the command line: put it into the variable \
-                           REMUDA_TOKEN, or into a file and name that with --token-file";
+            let message = "jobs of a worker can read a token on its command line: put it into the variable REMUDA_TOKEN, \
+                           or into a file and name that with --token-file";
             return Err(UsageError(message.to_owned()).into());
+        }
+        self.credentials()
+    }
+
+    fn caller_token(&self) -> anyhow::Result<Secret> {
+        if let Some(token) = &self.token {
+            return Ok(token.clone());
         }
         let Some(path) = &self.token_file else {
             return Ok(Secret::new(process_variable("REMUDA_TOKEN").unwrap_or_default().trim()));

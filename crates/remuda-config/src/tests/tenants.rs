@@ -9,7 +9,7 @@ fn section_of_a_tenant_replaces_what_it_names_and_keeps_the_rest() {
     let batch = resolved.settings.quota_of(&"batch".parse().unwrap());
     let anna = resolved.settings.quota_of(&"anna".parse().unwrap());
     assert_eq!((batch.open_jobs_max, batch.submissions_per_second), (50, 7));
-    assert_eq!((anna.open_jobs_max, anna.submissions_per_second), (50, 2000));
+    assert_eq!((anna.open_jobs_max, anna.submissions_per_second), (50, 0));
     let shown = show(&resolved, false);
     let line = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap().to_owned();
     assert!(line("tenant.batch.submissions_per_second").ends_with("remuda.toml:5"), "{shown}");

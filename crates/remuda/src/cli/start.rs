@@ -254,7 +254,7 @@ impl WorkerCommand {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
         let pool = self.what.pool(&resolved)?;
-        let plane = (self.url.as_str(), self.identity.credentials()?);
+        let plane = (self.url.as_str(), self.identity.worker_credentials()?);
         let mut workers = self.what.workers(plane, pool.as_ref(), &resolved).await?;
         for worker in &mut workers {
             self.terms.apply_to(worker);

@@ -164,11 +164,14 @@ async fn jobs_of_remuda_up_see_no_provider_key() {
 
 /// Faults: X10.
 #[tokio::test]
-async fn token_comes_from_a_file_and_never_from_the_command_line() {
+async fn token_comes_from_a_file_and_a_worker_takes_none_from_its_command_line() {
     let (plane, admin) = super::closed(&[]).await;
     let anna = client_of(&admin, "anna").await;
     let typed = ["jobs", "--url", &plane.url];
     let (code, said) = run(plane.folder(), &[&typed[..], &["--token", &anna.token]].concat()).await;
+    assert_eq!(code, 0, "{said}");
+    let worker = ["worker", "--url", &plane.url, "--exec", "cat", "--token", &anna.token];
+    let (code, said) = run(plane.folder(), &worker).await;
     assert_eq!(code, 2, "{said}");
     assert!(said.contains("--token-file") && !said.contains(&anna.token), "{said}");
     std::fs::write(plane.folder().join("token"), format!("{}\n", anna.token)).unwrap();

@@ -1,0 +1,58 @@
+//! Reads `[[tenant]]` sections.
+
+use std::collections::BTreeMap;
+
+use remuda_core::id::{BadId, Tenant};
+use remuda_core::settings::quota::TenantQuota;
+
+use super::file::Section;
+use super::key::Key;
+use super::table::tenants::KEYS;
+use super::tenant::TenantConfig;
+use super::{ConfigError, suggest};
+
+impl TenantConfig {
+    pub(super) fn read(section: &Section, general: &TenantQuota) -> Result<TenantConfig, ConfigError> {
+        let mut tenant = TenantConfig::new(general.clone(), section.origin());
+        for pair in section.pairs() {
+            let key = key(&pair.name).ok_or_else(|| section.unknown(pair, hint(&pair.name)))?;
+            let entry = section.entry(key, pair)?;
+            entry.key.write(&mut tenant, entry.value);
+            tenant.origins.insert(entry.key.name, entry.origin);
+        }
+        if tenant.name.is_empty() {
+            let declared_at = &tenant.declared_at;
+            return Err(ConfigError::Conflict(format!(
+                "a tenant ({declared_at}) has no `name`: give it one"
+            )));
+        }
+        Ok(tenant)
+    }
+}
+
+/// The quotas by tenant. Names must be unique.
+pub(super) fn quotas(tenants: &[TenantConfig]) -> Result<BTreeMap<Tenant, TenantQuota>, ConfigError> {
+    let mut quotas = BTreeMap::new();
+    for TenantConfig { name, quota, declared_at, .. } in tenants {
+        let tenant: Tenant = name.parse().map_err(|bad: BadId| {
+            ConfigError::Conflict(format!("a tenant ({declared_at}) has a bad name: {bad}"))
+        })?;
+        if quotas.insert(tenant, quota.clone()).is_some() {
+            let message = format!("tenant {name} ({declared_at}) has a section already: write both as one");
+            return Err(ConfigError::Conflict(message));
+        }
+    }
+    Ok(quotas)
+}
+
+fn key(name: &str) -> Option<&'static Key<TenantConfig>> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+fn hint(written: &str) -> String {
+    let names = || KEYS.iter().map(|key| key.name);
+    match suggest::closest_name(written, names()) {
+        Some(name) => format!("did you mean `{name}`?"),
+        None => format!("settings of a tenant are {}", names().collect::<Vec<_>>().join(", ")),
+    }
+}
