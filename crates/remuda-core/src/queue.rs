@@ -107,8 +107,9 @@ impl Queue {
         look_ahead: usize,
         waited_min: Duration,
     ) -> Option<JobId> {
-        let levels = buckets.iter().filter_map(|bucket| bucket.levels.get(&Reverse(priority)));
-        lane::next(levels, Search { matcher, look_ahead, waited_min })
+        let levels: Vec<_> =
+            buckets.iter().filter_map(|bucket| bucket.levels.get(&Reverse(priority))).collect();
+        lane::next(&levels, Search { matcher, look_ahead, waited_min })
     }
 
     /// Records that this tenant was served.

@@ -150,7 +150,7 @@ impl fmt::Display for Refusal {
             Refusal::StaleIncarnation { current } => {
                 write!(
                     f,
-                    "another worker has joined under this name (incarnation {current}): stop, or join again"
+                    "a newer worker of this name has joined (incarnation {current}): stop, or join again"
                 )
             }
             Refusal::RepeatedJoin(worker) => {
@@ -180,12 +180,7 @@ impl fmt::Display for Refusal {
                 write_quota(f, tenant, *quota, (*limit, *current), *retry_after)
             }
             Refusal::NoCapability { models, classes } => write_lacking(f, models, classes),
-            Refusal::ForbiddenClass { tenant, class } => {
-                write!(
-                    f,
-                    "tenant {tenant} may not use the node class {class:?} on this plane: remove the node, or ask its operator"
-                )
-            }
+            Refusal::ForbiddenClass { tenant, class } => write_forbidden(f, tenant, class),
             Refusal::ForeignPool { tenant, label } => {
                 write!(f, "jobs of tenant {tenant} run on its own workers: ask for no other {label:?} label")
             }
@@ -197,6 +192,13 @@ impl fmt::Display for Refusal {
             Refusal::NothingToRemove { what } => write!(f, "there is no {what}"),
         }
     }
+}
+
+fn write_forbidden(f: &mut fmt::Formatter<'_>, tenant: &Tenant, class: &str) -> fmt::Result {
+    write!(
+        f,
+        "tenant {tenant} may not use the node class {class:?} on this plane: remove the node, or ask its operator"
+    )
 }
 
 fn write_quota(

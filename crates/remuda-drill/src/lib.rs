@@ -148,7 +148,10 @@ impl DrillCommand {
         let mut reviving = tokio::spawn(async move { reviving.revive_all().await });
         let stormed = tokio::select! {
             stormed = storm(&fleet, &drill, planned, seed, length) => stormed,
-            () = interrupted => Ok(eprintln!("interrupted: waiting for the jobs that are open")),
+            () = interrupted => {
+                eprintln!("interrupted: waiting for the jobs that are open");
+                Ok(())
+            }
             failed = &mut reviving => failed.map_err(anyhow::Error::from).flatten(),
             Some(failed) = tasks.join_next() => failed.map_err(anyhow::Error::from).flatten(),
         };

@@ -195,11 +195,14 @@ pub(crate) fn draw(options: &ScheduleOptions) -> Vec<PlannedFault> {
     let mut free_from: BTreeMap<Option<usize>, Duration> = BTreeMap::new();
     let weights: u64 = options.kinds.iter().map(|kind| kind.weight()).sum();
     let mut at = Duration::ZERO;
-    while weights > 0 {
+    if weights == 0 {
+        return planned;
+    }
+    loop {
         // Between half and one and a half of the mean.
         at += options.fault_every.mul_f64(0.5 + rng.fraction());
         if at >= options.length {
-            break;
+            return planned;
         }
         let is_free = |fault: &PlannedFault| free_from.get(&fault.lane()).is_none_or(|free| *free <= at);
         let mut draws = (0..DRAWS_MAX).map(|_| draw_one(options, &mut rng, weights, at));
@@ -208,7 +211,6 @@ pub(crate) fn draw(options: &ScheduleOptions) -> Vec<PlannedFault> {
         free_from.insert(fault.lane(), fault.end() + options.lease.mul_f64(rest));
         planned.push(fault);
     }
-    planned
 }
 
 fn draw_one(options: &ScheduleOptions, rng: &mut DrillRng, weights: u64, at: Duration) -> PlannedFault {

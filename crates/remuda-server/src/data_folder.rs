@@ -47,7 +47,8 @@ pub fn prepare(folder: &Path) -> anyhow::Result<()> {
                 created => created.with_context(cannot)?,
             }
         }
-        found => drop(found.with_context(cannot)?),
+        Err(error) => return Err(error).with_context(cannot),
+        Ok(_) => {}
     }
     check_owner(folder)?;
     let names = fs::read_dir(folder)

@@ -79,7 +79,7 @@ impl ExecService {
             if events.send(submitted).await.is_ok() {
                 let run = ExecRun { job, attempt, events };
                 let child = spawn_command(&command, &environment, job, attempt, &service_job_id);
-                run.to_its_end(child, workflow, cancelled).await;
+                run.run_to_end(child, workflow, cancelled).await;
             }
         });
     }
@@ -164,7 +164,7 @@ struct ExecRun {
 
 impl ExecRun {
     /// Waits for the command, and reports how it ended.
-    async fn to_its_end(
+    async fn run_to_end(
         self,
         child: std::io::Result<Child>,
         workflow: Arc<RawValue>,
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(parse_progress("progress 7"), (1.0, String::new()));
     }
 
-    async fn run_to_its_end(
+    async fn run_command(
         command: &str,
         workflow: &str,
         events: Events,
@@ -307,13 +307,13 @@ mod tests {
         let workflow = Arc::from(RawValue::from_string(workflow.to_owned()).unwrap());
         let command = ExecCommand { command: command.to_owned() };
         let child = spawn_command(&command, &JobEnvironment::default(), job, attempt, "");
-        ExecRun { job, attempt, events }.to_its_end(child, workflow, cancelled).await;
+        ExecRun { job, attempt, events }.run_to_end(child, workflow, cancelled).await;
     }
 
     async fn run(command: &str) -> AttemptEnd {
         let (events, mut inbox) = mpsc::channel(64);
         let (_cancel, cancelled) = oneshot::channel();
-        run_to_its_end(command, r#"{"n":3}"#, events, cancelled).await;
+        run_command(command, r#"{"n":3}"#, events, cancelled).await;
         loop {
             if let AgentEvent::Ended { outcome, .. } = inbox.recv().await.unwrap() {
                 return outcome;
@@ -356,7 +356,7 @@ mod tests {
         let (events, mut inbox) = mpsc::channel(64);
         let (cancel, cancelled) = oneshot::channel();
         let command = "sleep 600 & echo $! >&2; wait";
-        let task = tokio::spawn(run_to_its_end(command, "{}", events, cancelled));
+        let task = tokio::spawn(run_command(command, "{}", events, cancelled));
         let AgentEvent::Signal { phase, .. } = inbox.recv().await.unwrap() else {
             panic!("a line was expected")
         };

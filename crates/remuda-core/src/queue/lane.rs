@@ -45,13 +45,10 @@ impl<M: Matcher> Search<'_, M> {
 /// The next job for a worker that reaches these levels. Tenants take turns in each level, so that one that waits there is
 /// not passed over again and again; between levels goes first the tenant that was served longest ago from any of them, so
 /// that many different needs bring no tenant more than its share.
-pub(super) fn next<'a>(
-    levels: impl Iterator<Item = &'a Level> + Clone,
-    search: Search<'_, impl Matcher>,
-) -> Option<JobId> {
-    let candidates = levels.clone().filter_map(|level| level.next(search));
+pub(super) fn next(levels: &[&Level], search: Search<'_, impl Matcher>) -> Option<JobId> {
+    let candidates = levels.iter().filter_map(|level| level.next(search));
     let first = candidates.min_by_key(|candidate| {
-        let lanes = levels.clone().filter_map(|level| level.lanes.get(candidate.tenant));
+        let lanes = levels.iter().filter_map(|level| level.lanes.get(candidate.tenant));
         let last_served = lanes.map(|lane| lane.turn).max();
         // Of one tenant's levels the one that waits longer: else an older backlog elsewhere would hold this level up.
         (last_served, candidate.turn, candidate.job)

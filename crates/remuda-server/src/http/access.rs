@@ -405,9 +405,29 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
             access.bad_token(&request_info, secret, now);
         }
     }
+    let (done, refused) = audit_notes(&request_info, &caller, now, &response);
+    if let Some(note) = done {
+        access.audit.note(note).await;
+    }
+    if let Some(note) = refused {
+        access.audit.refused(note).await;
+    }
+    if let Some(origin) = origin {
+        origin::allowed(response.headers_mut(), origin, false);
+    }
+    response
+}
+
+/// What a request did, if its route is audited, and a job that a tenant's rules refused.
+fn audit_notes(
+    request_info: &RequestInfo,
+    caller: &Caller,
+    now: Timestamp,
+    response: &Response,
+) -> (Option<Note>, Option<Note>) {
     let is_audited =
         !request_info.route.audit.is_empty() && (caller.role != Role::Client || request_info.job().is_none());
-    if is_audited {
+    let done = is_audited.then(|| {
         let outcome = match response.status() {
             status if status.is_success() => "done".to_owned(),
             status => status.as_u16().to_string(),
@@ -416,16 +436,11 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
         if let Some(AuditTarget(what)) = response.extensions().get() {
             note.on = what.clone();
         }
-        access.audit.note(note).await;
-    }
-    if let Some(refused) = response.extensions().get::<ApiError>().filter(|it| it.code == "tenant_rule") {
-        let note = request_info.note(now, caller.shown(), "job.refused", refused.message.clone());
-        access.audit.refused(note).await;
-    }
-    if let Some(origin) = origin {
-        origin::allowed(response.headers_mut(), origin, false);
-    }
-    response
+        note
+    });
+    let refused = response.extensions().get::<ApiError>().filter(|it| it.code == "tenant_rule");
+    let refused = refused.map(|it| request_info.note(now, caller.shown(), "job.refused", it.message.clone()));
+    (done, refused)
 }
 
 async fn refuse(

@@ -261,8 +261,7 @@ const MALICE: &[FaultRow] = &[
     ),
 ];
 
-/// Section 13 of the catalogue is newer than the code that it judges.
-
+/// Section 13 of the catalogue.
 const VERDICTS: &[FaultRow] = &[
     built("J1", "a busy agent ends its long poll to send the next beat"),
     built("J2", "some, most or all machines die at once"),

@@ -37,7 +37,7 @@ impl Authority {
         if has_expired {
             (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
         }
-        self.write(file, params)
+        self.write(file, &params)
     }
 
     /// As `issue`, for localhost and so many days from now.
@@ -46,10 +46,10 @@ impl Authority {
         let since = year_2020.elapsed().unwrap() + Duration::from_secs(days * 24 * 60 * 60);
         let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
         params.not_after = date_time_ymd(2020, 1, 1) + since;
-        self.write(file, params)
+        self.write(file, &params)
     }
 
-    fn write(&self, file: &str, params: CertificateParams) -> (PathBuf, PathBuf) {
+    fn write(&self, file: &str, params: &CertificateParams) -> (PathBuf, PathBuf) {
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
         let (at, key_at) = (self.folder.join(format!("{file}.pem")), self.folder.join(format!("{file}.key")));
