@@ -30,10 +30,10 @@ impl Story {
         laws.operator_ordered(0, &scenario.fleets[0].settings.id);
         let mut story = Story { scenario, laws };
         let order = story.fleet(ordered);
-        story.commit(1000, vec![order, story.event(EventKind::ScaleUp)]);
+        story.commit(1000, &[order, story.event(EventKind::ScaleUp)]);
         story.commit(
             SHRANK_AT,
-            vec![story.machine("m1"), story.machine("m2"), story.event(EventKind::ScaleDown)],
+            &[story.machine("m1"), story.machine("m2"), story.event(EventKind::ScaleDown)],
         );
         assert_eq!(story.laws.violations, []);
         story
@@ -69,15 +69,15 @@ impl Story {
         }))
     }
 
-    fn commit(&mut self, at: u64, records: Vec<Record>) {
-        self.laws.rentals_committed(at, &records, &Account::default(), &self.scenario);
+    fn commit(&mut self, at: u64, records: &[Record]) {
+        self.laws.rentals_committed(at, records, &Account::default(), &self.scenario);
     }
 
     /// The laws that the fleet breaks when it grows 36 s later.
     fn grows(mut self, with: Vec<Record>) -> Vec<Law> {
         let mut records = with;
         records.extend([self.machine("m9"), self.event(EventKind::ScaleUp)]);
-        self.commit(SHRANK_AT + 36_000, records);
+        self.commit(SHRANK_AT + 36_000, &records);
         self.laws.violations.iter().map(|violation| violation.law).collect()
     }
 }
