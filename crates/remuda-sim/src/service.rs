@@ -14,6 +14,8 @@ mod fault_rates;
 mod prompt;
 mod socket;
 mod submission;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,7 +126,21 @@ impl Service {
 
     /// Whether something here never ends without a repair.
     pub(crate) fn is_sick(&self) -> bool {
-        self.defect != Defect::None || self.running.iter().any(|prompt| prompt.end == PromptEnd::Hangs)
+        self.defect != Defect::None || self.stands_still()
+    }
+
+    /// Whether a run here never ends without a repair. A broken device or a full disk stops no run: it fails those that
+    /// begin.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.defect == Defect::Executor || self.running.iter().any(|prompt| prompt.end == PromptEnd::Hangs)
+    }
+
+    /// A stuck attempt at a service where nothing moves is evidence that the service is sick. Of a broken device it is
+    /// none: a long silent run that began before stops when it is told to, and only a run that begins later fails.
+    pub(crate) fn was_stuck(&mut self, now: u64, key: Key) {
+        if self.has(key) && self.stands_still() {
+            self.evidence_at.get_or_insert(now);
+        }
     }
 
     /// Queued, running or in the history.

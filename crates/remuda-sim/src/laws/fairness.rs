@@ -1,15 +1,20 @@
 //! Fair share, checked only in fair weather: among jobs with the same priority and requirements, a waiting tenant is
-//! not passed over again and again.
+//! not passed over again and again. An attempt starts once: a running job is stored again with its progress, which
+//! neither serves its tenant nor passes another over.
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use remuda_core::id::{JobId, Tenant};
+use remuda_core::id::{Attempt, JobId, Tenant};
 use remuda_core::plane::Step;
 use remuda_core::record::{Record, StateRow};
 
 use super::Laws;
 use crate::law::Law;
 use crate::scenario::{JobPlan, Scenario, client_of};
+use crate::service::Key;
 use crate::weather::Weather;
 
 #[derive(Debug)]
@@ -18,6 +23,8 @@ pub(crate) struct FairShare {
     waiting: BTreeMap<Class, BTreeMap<Tenant, BTreeSet<JobId>>>,
     /// How often each tenant was passed over since it was last served.
     passed: BTreeMap<(Class, Tenant), u32>,
+    /// Attempts that were counted.
+    started: BTreeSet<Key>,
 }
 
 /// Jobs that the same workers can take: priority and requirements.
@@ -33,6 +40,7 @@ impl FairShare {
             plans: scenario.jobs.clone(),
             waiting: BTreeMap::new(),
             passed: BTreeMap::new(),
+            started: BTreeSet::new(),
         })
     }
 
@@ -53,7 +61,10 @@ impl FairShare {
     }
 
     /// Returns a tenant that was passed over too often.
-    fn starts(&mut self, job: JobId) -> Option<String> {
+    fn runs(&mut self, job: JobId, attempt: Attempt) -> Option<String> {
+        if !self.started.insert((job, attempt)) {
+            return None;
+        }
         let (class, served) = self.of(job);
         let tenants = self.waiting.entry(class.clone()).or_default();
         if let Some(jobs) = tenants.get_mut(&served) {
@@ -82,7 +93,7 @@ impl Laws {
             match record {
                 Record::JobAccepted { job, .. } => share.waits(job.id),
                 Record::JobStatus { job, status } if matches!(status.state, StateRow::Running { .. }) => {
-                    starved = share.starts(*job).or(starved);
+                    starved = share.runs(*job, status.attempt).or(starved);
                 }
                 _ => {}
             }

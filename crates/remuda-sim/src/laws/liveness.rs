@@ -14,6 +14,9 @@
 //! | another client's run at a sick service | `FOREIGN_MAX` | it may be a long run of theirs (V13); a queue that stands still for an hour makes the service sick |
 //! | a worker: none that could is there | none | there is no eligible worker; for fleets see `pods` |
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -269,15 +272,18 @@ fn wait_reason(
 /// What an attempt waits for at the service of a living worker.
 fn run_reason(at: u64, host: &Host, key: Key) -> Reason {
     let service = &host.service;
-    let is_sick = !service.is_up(at) || service.is_sick() || host.unavailable_since.is_some();
+    let is_halted = !service.is_up(at) || service.stands_still() || host.unavailable_since.is_some();
+    let is_sick = is_halted || service.is_sick();
     let is_running =
         service.running.iter().any(|prompt| prompt.key == Some(key) && prompt.end != PromptEnd::Hangs);
     let is_behind_others = service.pending.iter().any(|prompt| prompt.key == Some(key))
         && service.running.iter().any(|prompt| prompt.key.is_none());
     match service.has(key) {
         true if is_sick && is_behind_others => Reason::ForeignRun,
+        // A broken device of which its agent does not know yet stops no run, and shows when the next one begins: until
+        // then a job waits for its run, or for ours before it, and no repair would bring that on. From then on L4 applies.
+        true if !is_halted && (is_running || service.is_queued_behind_progress(key)) => Reason::Run,
         _ if is_sick => Reason::Repair,
-        true if is_running || service.is_queued_behind_progress(key) => Reason::Run,
         true | false => Reason::Nothing,
     }
 }

@@ -64,6 +64,8 @@ pub(super) struct Pods {
     empty_since: BTreeMap<String, u64>,
     /// Since when jobs wait and no machine exists.
     idle_since: Option<u64>,
+    /// The number of machines that an operator ordered, as committed, until the order is withdrawn.
+    pub(super) ordered: BTreeMap<FleetId, u32>,
     /// When an operator last gave a fleet an order.
     pub(super) ordered_at: BTreeMap<FleetId, u64>,
     /// Machines drained by an operator.
@@ -225,11 +227,15 @@ impl Laws {
 
     /// The state of a fleet is stored: if no refusal is in it, a plane that reloads knows of none.
     pub(super) fn fleet_stored(&mut self, document: &Document) {
-        let fleet =
-            document.id.parse::<FleetId>().ok().zip(serde_json::from_str::<Fleet>(document.body.get()).ok());
-        if let Some((id, _)) = fleet.filter(|(_, fleet)| fleet.key_refusal.is_none()) {
+        let fleet = serde_json::from_str::<Fleet>(document.body.get()).ok();
+        let Some((id, fleet)) = document.id.parse::<FleetId>().ok().zip(fleet) else { return };
+        if fleet.key_refusal.is_none() {
             self.pods.stored_refusals.remove(&id);
         }
+        match fleet.machines {
+            Some(machines) => self.pods.ordered.insert(id, machines),
+            None => self.pods.ordered.remove(&id),
+        };
     }
 
     /// A reloaded plane does not know of waits that were not committed, nor of an answer that ended one; it does know of

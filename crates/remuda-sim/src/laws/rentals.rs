@@ -1,6 +1,9 @@
 //! Laws about the records of machines: a machine that was given up does not come back, a forgotten one is gone, a
 //! drained one is returned in time, and no fleet oscillates.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -125,7 +128,9 @@ impl Laws {
         }
     }
 
-    /// L5: a fleet reverses its direction only on an operator's order, or if it lost its minimum.
+    /// L5: a fleet reverses its direction only on an operator's order, or if it lost its minimum. An ordered number stands
+    /// until it is withdrawn, however long ago it was given: a fleet that has fewer, because an operator drained one or
+    /// one failed, grows back to it. That follows no load, so it cannot swing with it.
     fn check_oscillation(&mut self, at: u64, event: &StoredEvent, known: &[String], scenario: &Scenario) {
         let is_up = match event.kind {
             EventKind::ScaleUp => true,
@@ -153,11 +158,14 @@ impl Laws {
             );
             rental.fleet == *id && is_capacity && known.contains(name)
         });
-        let is_bare = is_up && capacity.count() < scaling.machines_min.max(1) as usize;
+        let capacity = capacity.count();
+        let is_bare = is_up && capacity < scaling.machines_min.max(1) as usize;
+        let is_below_order =
+            is_up && self.pods.ordered.get(id).is_some_and(|ordered| capacity < *ordered as usize);
         let is_spent = !is_up && plan.settings.day_max.is_some();
         let since = at - reversed_at;
-        if since + 1000 < scaling.reversal_cooldown.as_millis() as u64 && !is_ordered && !is_bare && !is_spent
-        {
+        let is_excused = is_ordered || is_below_order || is_bare || is_spent;
+        if since + 1000 < scaling.reversal_cooldown.as_millis() as u64 && !is_excused {
             let way = if is_up { "grows" } else { "shrinks" };
             self.violated(Law::L5, at, format!("{id} {way} {} s after its last reversal", since / 1000));
         }

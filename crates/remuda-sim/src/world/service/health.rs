@@ -167,14 +167,12 @@ impl World<'_> {
         }
     }
 
-    /// A stuck attempt at a service where nothing moves is evidence that the service is sick.
+    /// Some attempts were declared stuck.
     pub(in crate::world) fn record_stuck_evidence(&mut self) {
         for (worker, key) in self.laws.stuck() {
             let now = self.now;
             let its_hosts = self.hosts.iter_mut().filter(|host| *host.name() == worker);
-            for host in its_hosts.filter(|host| host.service.has(key) && host.service.is_sick()) {
-                host.service.evidence_at.get_or_insert(now);
-            }
+            its_hosts.for_each(|host| host.service.was_stuck(now, key));
         }
     }
 
