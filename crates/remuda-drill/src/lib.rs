@@ -105,13 +105,15 @@ impl DrillCommand {
             eprintln!("data and logs are kept in {}", folder.display());
         }
         if let Some(path) = &self.report {
+            // In one word, as a shell takes it.
+            let word = |time| humantime::format_duration(time).to_string().replace(' ', "");
             let command = format!(
                 "remuda drill --seed {seed} --duration {} --workers {} --rate {} --fault-every {} --lease {}",
-                humantime::format_duration(length),
+                word(length),
                 self.workers,
                 self.rate,
-                humantime::format_duration(self.fault_every),
-                humantime::format_duration(self.lease)
+                word(self.fault_every),
+                word(self.lease)
             );
             std::fs::write(path, report.to_markdown(&command))
                 .with_context(|| format!("cannot write {}", path.display()))?;
