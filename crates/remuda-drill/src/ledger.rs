@@ -4,7 +4,7 @@
 //! - *lost*: acknowledged, and not ended although everything has been calm for long
 //! - *doubled*: two outcomes, or two jobs for one idempotency key
 //! - *run twice without need*: an attempt was given up although nothing had happened to its worker
-//! - *false verdict*: a good workflow failed, quarantined or blocked as bad; a bad one that completed; a worker called
+//! - *false verdict*: a good workflow failed or was quarantined; a bad one completed; a worker was called
 //!   offline or unreliable although nothing had happened to it
 //!
 //! Times count from the beginning of the drill and are those of arrival here: the plane's clock is one of the things that
@@ -55,12 +55,20 @@ pub(crate) struct ToldEvent {
     pub(crate) detail: Value,
 }
 
+/// An event that overtook the acknowledgement of its job.
+#[derive(Debug)]
+struct EarlyEvent {
+    at: Duration,
+    lease: Duration,
+    event: ToldEvent,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     jobs: BTreeMap<String, DrilledJob>,
     keys: BTreeMap<String, String>,
     /// Events of jobs whose acknowledgement was not yet received.
-    early: BTreeMap<String, Vec<(Duration, ToldEvent)>>,
+    early: BTreeMap<String, Vec<EarlyEvent>>,
     faults: Vec<(PlannedFault, Option<Duration>)>,
     ended: usize,
     retries_needed: u64,
@@ -114,8 +122,8 @@ impl Ledger {
             failure: None,
         };
         self.jobs.insert(id.to_owned(), job);
-        for (at, event) in self.early.remove(id).unwrap_or_default() {
-            self.tell(at, Duration::ZERO, event);
+        for EarlyEvent { at, lease, event } in self.early.remove(id).unwrap_or_default() {
+            self.tell(at, lease, event);
         }
     }
 
@@ -157,7 +165,7 @@ impl Ledger {
     pub(crate) fn tell(&mut self, now: Duration, lease: Duration, event: ToldEvent) {
         match &event.job {
             Some(id) if !self.jobs.contains_key(id) => {
-                self.early.entry(id.clone()).or_default().push((now, event));
+                self.early.entry(id.clone()).or_default().push(EarlyEvent { at: now, lease, event });
             }
             Some(_) => self.tell_job(now, lease, &event),
             None => self.tell_fleet(now, lease, &event),
