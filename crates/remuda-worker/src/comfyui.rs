@@ -31,8 +31,8 @@ use remuda_comfyui::{
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{
-    ProbeResult, ProbeTrigger, SelfTestResult, ServiceEvent, ServiceFailure, ServiceFault, ServiceIncarnation, ServiceRemedy,
-    SubmitOutcome,
+    ProbeResult, ProbeTrigger, SelfTestResult, ServiceEvent, ServiceFailure, ServiceFault,
+    ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use remuda_core::wire::metric::OBJECT_INFO;
 use remuda_net::secret::Secret;

@@ -23,8 +23,8 @@ use remuda_core::id::{Attempt, JobId};
 use remuda_core::need::Capabilities;
 use remuda_core::service::models::CallFailure;
 use remuda_core::service::{
-    AttemptEnd, ProbeResult, SelfTestResult, ServiceEvent, ServiceFailure as Refused, ServiceFault, ServiceIncarnation,
-    ServiceRemedy, SubmitOutcome,
+    AttemptEnd, ProbeResult, SelfTestResult, ServiceEvent, ServiceFailure as Refused, ServiceFault,
+    ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use remuda_core::wire::metric::MODELS_METRIC;
 use remuda_models::{AnswerHandle, CallOptions, InferenceError, ModelError, ModelPool};

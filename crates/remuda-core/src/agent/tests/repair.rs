@@ -18,8 +18,7 @@ fn self_tested(problem: Option<&str>) -> AgentEvent {
 fn self_tested_in(incarnation: u64, problem: Option<&str>) -> AgentEvent {
     news(ServiceEvent::SelfTested {
         incarnation: ServiceIncarnation(incarnation),
-        result: problem
-            .map_or(SelfTestResult::Passed, |problem| SelfTestResult::Failed(problem.to_owned())),
+        result: problem.map_or(SelfTestResult::Passed, |problem| SelfTestResult::Failed(problem.to_owned())),
         offer: None,
     })
 }

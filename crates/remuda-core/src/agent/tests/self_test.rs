@@ -79,7 +79,8 @@ fn treated_at(silent_for: u64, still_there: &ProbeResult) -> Option<u64> {
     (1..200).find(|second| {
         agent.step(at(second * 1000), AgentEvent::Tick);
         let is_silent = *second < silent_for;
-        let result = if is_silent { ProbeResult::NoAnswer("timed out".to_owned()) } else { still_there.clone() };
+        let result =
+            if is_silent { ProbeResult::NoAnswer("timed out".to_owned()) } else { still_there.clone() };
         !remedies(&agent.step(at(second * 1000 + 1), probed(result))).is_empty()
     })
 }
