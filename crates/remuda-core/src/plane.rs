@@ -26,7 +26,7 @@
 //! | `run_cycle`, `snapshots` | the control cycle |
 //! | `fleet_orders`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
 //! | `documents` | documents that the plane stores without reading them |
-//! | `fence`, `why` | read-only: may a worker report, why does a job wait |
+//! | `fence`, `why`, `summary` | read-only: may a worker report, why does a job wait, the plane in one sentence |
 //! | `check` | consistency check of all indexes, for the simulator |
 
 use std::time::Duration;
@@ -70,6 +70,7 @@ mod router;
 mod run_cycle;
 mod snapshots;
 mod submit;
+mod summary;
 mod trust;
 mod waiting;
 mod why;
@@ -85,6 +86,7 @@ use outbox::Outbox;
 pub use passed_over::PassedOver;
 use router::{Matching, Router};
 pub use submit::{JobSubmission, KnownKey};
+pub use summary::{Concern, PlaneSummary, ShellHealth};
 use trust::Trust;
 pub use why::{BlockedWorker, Candidate, JobExplanation};
 use workers::Workers;
