@@ -18,6 +18,7 @@ pub mod intake;
 pub mod job_secrets;
 pub mod join_key;
 pub mod live;
+pub mod number_history;
 pub mod plane_handle;
 pub mod previews;
 pub mod serve;

@@ -10,12 +10,13 @@ use remuda_store::blobs::BlobStore;
 use remuda_store::{Store, StoreHistory};
 use tokio::sync::{Semaphore, broadcast};
 
-use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2};
+use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2, native};
 use crate::effects::LiveState;
 use crate::follower::Follower;
 use crate::intake::Intake;
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
+use crate::number_history::NumberHistory;
 use crate::plane_handle::PlaneHandle;
 use crate::previews::Previews;
 use crate::tasks::Supervisor;
@@ -36,6 +37,8 @@ pub struct SharedContext {
     pub workflows: WorkflowCache,
     pub previews: Previews,
     pub live_attempts: LiveAttempts,
+    pub number_history: NumberHistory,
+    pub(super) overview: native::OverviewCache,
     pub secrets: JobSecrets,
     pub events: broadcast::Sender<LiveEvent>,
     pub limits: WorkflowLimits,
@@ -124,6 +127,8 @@ impl Context {
             workflows,
             previews,
             live_attempts: attempts,
+            number_history: NumberHistory::default(),
+            overview: native::OverviewCache::default(),
             secrets,
             events,
             limits,
