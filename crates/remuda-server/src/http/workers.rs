@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
-use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent};
+use remuda_core::plane::{Concern, JoinProof, Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::reliability::ReliabilitySummary;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
