@@ -164,7 +164,7 @@ export function Empty({ title, children }: { title: string; children?: Component
 export function Command({ text }: { text: string }) {
   return (
     <div class="command">
-      <code>{text}</code>
+      <code tabIndex={0}>{text}</code>
       <Copy text={text} title="copy the command">
         copy
       </Copy>

@@ -12,9 +12,9 @@ pub(super) const FILES: &[BuiltFile] = &[
         bytes: include_bytes!("built/index.html"),
     },
     BuiltFile {
-        name: "index-DjMsldNP.js",
+        name: "index-q1tFEk4V.js",
         media_type: "text/javascript; charset=utf-8",
-        bytes: include_bytes!("built/index-DjMsldNP.js"),
+        bytes: include_bytes!("built/index-q1tFEk4V.js"),
     },
     BuiltFile {
         name: "style-Cuxco-aS.css",
