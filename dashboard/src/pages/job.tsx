@@ -12,13 +12,15 @@ import { Preview } from "../parts/preview";
 import { useResource } from "../resource";
 import { go, link, withQuery } from "../route";
 import { causeWords, faultWords, verdictWords } from "../words";
-import type { Attempt, Concern, Job, Why } from "../types";
+import type { Attempt, Concern, Job, Overview, Why } from "../types";
 
 export function JobPage({ id }: { id: string }) {
   const path = `/remuda/v1/jobs/${id}`;
   const { data: job, error } = useResource<Job>(path, 10);
   const { data: why } = useResource<Why>(`${path}/why`, 10);
   const { data: workflow } = useResource<unknown>(`${path}/workflow`, 3600);
+  const overview = useResource<Overview>(isAdmin() ? "/remuda/v1/overview" : null, 5).data;
+  const hasPreview = overview?.running.some((running) => running.id === id && running.has_preview) ?? false;
   const nodes = useMemo(() => readGraph(workflow), [workflow]);
   if (error && !job) return <NoSuchJob message={error.message} />;
   if (!job) return <Loading lines={10} />;
@@ -43,7 +45,7 @@ export function JobPage({ id }: { id: string }) {
         <div>
           {job.state === "running" && (
             <Section title="Preview">
-              <Preview job={job.id} hasPreview large />
+              <Preview job={job.id} hasPreview={hasPreview} large />
               <p class="muted">{job.progress?.message ?? job.progress?.current_node_class ?? "The first preview has not come yet."}</p>
             </Section>
           )}

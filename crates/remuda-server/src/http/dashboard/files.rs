@@ -12,9 +12,9 @@ pub(super) const FILES: &[BuiltFile] = &[
         bytes: include_bytes!("built/index.html"),
     },
     BuiltFile {
-        name: "index-q1tFEk4V.js",
+        name: "index-bp3tW5_2.js",
         media_type: "text/javascript; charset=utf-8",
-        bytes: include_bytes!("built/index-q1tFEk4V.js"),
+        bytes: include_bytes!("built/index-bp3tW5_2.js"),
     },
     BuiltFile {
         name: "style-Cuxco-aS.css",
