@@ -81,7 +81,7 @@ export function HealthPage() {
 
 function Tasks({ tasks }: { tasks: Task[] }) {
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0}>
       <table>
         <thead>
           <tr>
@@ -129,7 +129,7 @@ function Tokens({ tokens }: { tokens: TokenRow[] }) {
       },
     });
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0}>
       <table>
         <thead>
           <tr>

@@ -283,7 +283,7 @@ function ErrorText({ message, attempt }: { message: string; attempt: Attempt }) 
 function Candidates({ why }: { why: Why }) {
   return (
     <Section title="Why it waits">
-      <div class="table-frame">
+      <div class="table-frame" tabIndex={0}>
         <table>
           <thead>
             <tr>

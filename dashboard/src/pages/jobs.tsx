@@ -192,7 +192,7 @@ function NoJobs({ query, next }: { query: URLSearchParams; next: string | null }
 function Table({ jobs }: { jobs: Job[] }) {
   const withTenant = isAdmin() && (caller.value?.tenant ?? null) === null;
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0}>
       <table class="job-table">
         <thead>
           <tr>

@@ -48,7 +48,7 @@ export function SettingsPage() {
 function Audit({ lines }: { lines: AuditLine[] }) {
   if (lines.length === 0) return <Empty title="Nothing was changed yet" />;
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0}>
       <table>
         <thead>
           <tr>
@@ -94,7 +94,7 @@ function Settings({ settings }: { settings: Record<string, Setting> }) {
       {rows.length === 0 ? (
         <Empty title="Every setting has its default" />
       ) : (
-        <div class="table-frame">
+        <div class="table-frame" tabIndex={0}>
           <table>
             <thead>
               <tr>

@@ -47,7 +47,7 @@ function WorkerTable({ workers }: { workers: Worker[] }) {
   const sorted = [...workers].sort((a, b) => rank(a) - rank(b) || a.id.localeCompare(b.id));
   return (
     <>
-      <div class="table-frame">
+      <div class="table-frame" tabIndex={0}>
         <table>
           <thead>
             <tr>
@@ -127,7 +127,7 @@ function WorkerRow({ worker }: { worker: Worker }) {
 
 function MachineTable({ machines }: { machines: Machine[] }) {
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0}>
       <table>
         <thead>
           <tr>

@@ -69,7 +69,7 @@ function Trouble({ blocks, quarantine }: { blocks: Block[]; quarantine: Quaranti
 
 function UseTable({ uses }: { uses: WorkflowUse[] }) {
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0}>
       <table>
         <thead>
           <tr>
@@ -132,7 +132,7 @@ function Matrix({ uses, blocks }: { uses: WorkflowUse[]; blocks: Block[] }) {
     );
   };
   return (
-    <div class="table-frame">
+    <div class="table-frame" tabIndex={0}>
       <table class="matrix">
         <thead>
           <tr>

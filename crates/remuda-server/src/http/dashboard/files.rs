@@ -12,9 +12,9 @@ pub(super) const FILES: &[BuiltFile] = &[
         bytes: include_bytes!("built/index.html"),
     },
     BuiltFile {
-        name: "index-bp3tW5_2.js",
+        name: "index-g48cOlcP.js",
         media_type: "text/javascript; charset=utf-8",
-        bytes: include_bytes!("built/index-bp3tW5_2.js"),
+        bytes: include_bytes!("built/index-g48cOlcP.js"),
     },
     BuiltFile {
         name: "style-Cuxco-aS.css",
