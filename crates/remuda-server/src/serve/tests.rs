@@ -57,6 +57,7 @@ async fn background_task_that_is_down_makes_the_plane_unready_and_is_named() {
         "http",
         "job_watch",
         "listener_check",
+        "number_sampler",
         "retention",
         "webhooks",
     ];

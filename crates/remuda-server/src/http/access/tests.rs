@@ -101,8 +101,8 @@ async fn caller_without_token_cannot_tell_known_paths_from_unknown() {
     let plane = Plane::start().await;
     plane.token("", Role::Admin).await;
     for path in [
-        "/",
         "/remuda/v1",
+        "/remuda/v1/overview",
         "/remuda/v1/nothing",
         "/api/v2/jobs",
         "/prompt",
@@ -114,6 +114,13 @@ async fn caller_without_token_cannot_tell_known_paths_from_unknown() {
             let (status, body) = plane.request(method, path, "", Value::Null).await;
             let word = if path.starts_with("/api/v2") { "unauthorized" } else { "no_token" };
             assert_eq!((status, &body["error"]["code"]), (401, &json!(word)), "{method} {path}");
+        }
+    }
+    // The dashboard's page is for everyone: it holds no data, and asks for a token. Nothing else is at its paths.
+    for path in ["/", "/remuda/"] {
+        for method in ["POST", "PATCH"] {
+            let (status, body) = plane.request(method, path, "", Value::Null).await;
+            assert_eq!((status, &body["error"]["code"]), (401, &json!("no_token")), "{method} {path}");
         }
     }
     plane.serving.stop().await.unwrap();
