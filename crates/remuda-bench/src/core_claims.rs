@@ -127,6 +127,7 @@ impl World {
             check: None,
             draining: false,
             service_restarts: None,
+            probes: Default::default(),
         };
         let event = PlaneEvent::Beat {
             worker: self.worker.clone(),

@@ -147,6 +147,7 @@ pub(crate) fn beat(joined: &JoinReply, seq: u64, term: Term, finished: Vec<Finis
         check: None,
         draining: false,
         service_restarts: None,
+        probes: Default::default(),
     }
 }
 

@@ -18,7 +18,9 @@ use std::time::Duration;
 
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Capabilities;
+use crate::service::ServiceState;
 use crate::supervise::{Backoff, WatchLimits};
+use crate::tally::Tally;
 use crate::time::Timestamp;
 use crate::wire::{
     AttemptOutcome, Beat, BeatReply, FinishedAttempt, HeldAttempt, JoinReply, JoinRequest, StartCheck,
@@ -122,6 +124,8 @@ pub struct Agent {
     /// When the plane last answered.
     contact_at: Timestamp,
     health: Health,
+    /// What probes have found since it joined.
+    probes: Tally<BTreeMap<ServiceState, u64>>,
     /// The first beat that carried the present capabilities, until such a beat is answered.
     capabilities_sent_in: Option<u64>,
     /// A change since the last beat must be reported now.
@@ -194,6 +198,7 @@ impl Agent {
             stop_deadline: None,
             contact_at: now,
             health: Health::default(),
+            probes: Tally::default(),
             capabilities_sent_in: None,
             beat_due: false,
             progress_due: false,
@@ -305,6 +310,7 @@ impl Agent {
         self.metrics_sent &= now.since(self.metrics_at) >= METRICS_FRESH;
         (self.failures, self.in_flight, self.beat_due) = (0, InFlight::None, true);
         self.seq = 0;
+        self.probes.clear();
     }
 
     fn reply(&mut self, now: Timestamp, seq: u64, reply: BeatReply) {

@@ -14,6 +14,7 @@ pub mod cycle;
 pub mod document;
 pub mod event_kind;
 pub mod fleet;
+pub mod histogram;
 pub mod id;
 pub mod job;
 #[cfg(test)]
@@ -39,6 +40,7 @@ pub mod service;
 pub mod settings;
 pub mod strategy;
 pub mod supervise;
+pub mod tally;
 pub mod tenant_rules;
 pub mod time;
 pub mod verdict;

@@ -24,6 +24,11 @@ impl Money {
         self.0
     }
 
+    /// For display: exact up to nine billion dollars.
+    pub fn as_dollars(self) -> f64 {
+        self.0 as f64 / 1e6
+    }
+
     #[must_use]
     pub fn plus(self, other: Money) -> Money {
         Money(self.0.saturating_add(other.0))

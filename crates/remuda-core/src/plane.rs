@@ -26,9 +26,10 @@
 //! | `run_cycle`, `snapshots` | the control cycle |
 //! | `fleet_orders`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
 //! | `documents` | documents that the plane stores without reading them |
-//! | `fence`, `why` | read-only: may a worker report, why does a job wait |
+//! | `fence`, `why`, `waiting_counts` | read-only: may a worker report, why does a job wait, why do they all |
 //! | `check` | consistency check of all indexes, for the simulator |
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::affinity::Affinities;
@@ -41,6 +42,7 @@ use crate::quarantine::Quarantine;
 use crate::record::{AcceptedJob, JobStatus, StoredState};
 use crate::refusal::Refusal;
 use crate::reliability::Reliability;
+use crate::service::ServiceState;
 use crate::settings::Settings;
 use crate::time::Timestamp;
 use crate::worker::{ContactEvent, Worker};
@@ -65,6 +67,7 @@ mod memory;
 mod outbox;
 mod passed_over;
 mod presence;
+mod provider_counts;
 mod rentals;
 mod router;
 mod run_cycle;
@@ -72,6 +75,7 @@ mod snapshots;
 mod submit;
 mod trust;
 mod waiting;
+mod waiting_counts;
 mod why;
 mod workers;
 
@@ -80,12 +84,15 @@ pub use event::{JoinProof, PlaneAnswer, PlaneEffect, PlaneEvent, Step};
 use fleet_event::FleetEvent;
 use fleets::Fleets;
 use jobs::Jobs;
-pub use jobs::TenantUsage;
+pub use jobs::{EndedCounts, JobCounts, TenantUsage};
+pub use outbox::EventCounts;
 use outbox::Outbox;
 pub use passed_over::PassedOver;
+pub use provider_counts::{ProviderCallCounts, ProviderOutcome};
 use router::{Matching, Router};
 pub use submit::{JobSubmission, KnownKey};
 use trust::Trust;
+pub use waiting_counts::WaitingReason;
 pub use why::{BlockedWorker, Candidate, JobExplanation};
 use workers::Workers;
 
@@ -352,6 +359,26 @@ impl Plane {
 
     pub fn open_jobs(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// What happened to jobs since this plane started.
+    pub fn job_counts(&self) -> &JobCounts {
+        self.jobs.counts()
+    }
+
+    /// Published events since this plane started.
+    pub fn event_counts(&self) -> &EventCounts {
+        self.outbox.counts()
+    }
+
+    /// Answers of providers since this plane started.
+    pub fn provider_calls(&self) -> &ProviderCallCounts {
+        self.fleets.calls()
+    }
+
+    /// What workers' probes of their services found since this plane started.
+    pub fn probe_counts(&self) -> &BTreeMap<ServiceState, u64> {
+        self.workers.probes()
     }
 
     /// What each tenant with open jobs uses of its quota.

@@ -25,7 +25,7 @@ use crate::id::{JobId, Service, Shape, Tenant, WorkerId};
 
 pub use self::ageing::{NextJob, QueueRules};
 pub use self::kinds::{Demand, JobKind, JobKinds};
-use self::lane::Search;
+use self::lane::{Level, Search};
 use self::needs_index::{Bucket, NeedsIndex};
 use self::order::WaitingOrder;
 
@@ -135,6 +135,11 @@ impl Queue {
             }
         }
         counts.into_iter().map(|((_, demand), count)| (demand, count))
+    }
+
+    /// The oldest job of each group that is interchangeable for routing, and the size of the group.
+    pub fn groups(&self) -> impl Iterator<Item = (JobId, usize)> {
+        self.index.buckets().flat_map(|bucket| bucket.levels.values()).flat_map(Level::groups)
     }
 
     /// Waiting jobs by demand and shape.

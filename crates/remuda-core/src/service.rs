@@ -171,7 +171,7 @@ impl ProbeResult {
 }
 
 /// An attempt's state at its service, shown as `service_status`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceState {
     Submitted,

@@ -14,7 +14,7 @@ use crate::cause::Cause;
 use crate::service::memory::MemoryShortage;
 use crate::service::{FailingNode, ServiceFault};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttemptVerdict {
     Completed,
@@ -51,6 +51,30 @@ pub enum AttemptVerdict {
 }
 
 impl AttemptVerdict {
+    /// Its name at the edge.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AttemptVerdict::Completed => "completed",
+            AttemptVerdict::Failed => "failed",
+            AttemptVerdict::Stopped => "stopped",
+            AttemptVerdict::Rejected => "rejected",
+            AttemptVerdict::Cancelled => "cancelled",
+            AttemptVerdict::Expired => "expired",
+            AttemptVerdict::WorkerSilent => "worker_silent",
+            AttemptVerdict::WorkerRestarted => "worker_restarted",
+            AttemptVerdict::WorkerLeft => "worker_left",
+            AttemptVerdict::WorkerFailed => "worker_failed",
+            AttemptVerdict::NoLongerHeld => "no_longer_held",
+            AttemptVerdict::NeverReceived => "never_received",
+            AttemptVerdict::Stuck => "stuck",
+            AttemptVerdict::StartLimit => "start_limit",
+            AttemptVerdict::NodeLimit => "node_limit",
+            AttemptVerdict::DrainOverdue => "drain_overdue",
+            AttemptVerdict::MachineLost => "machine_lost",
+            AttemptVerdict::MachineRefused => "machine_refused",
+        }
+    }
+
     /// The cause of an attempt that ended without a report; a failure that was reported has the cause of its report.
     pub fn lost_cause(self) -> Option<Cause> {
         match self {

@@ -13,7 +13,7 @@ pub mod live;
 pub mod metric;
 pub mod preview;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -24,6 +24,7 @@ use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, 
 use crate::need::Capabilities;
 use crate::service::memory::MemoryShortage;
 use crate::service::{FailingNode, ServiceFault, ServiceState};
+use crate::tally::Tally;
 use crate::workflow::JobKeys;
 
 /// A worker registers: who it is, what it can do, and which attempts it still holds.
@@ -115,6 +116,14 @@ pub struct Beat {
     /// How often its service has started again since the worker joined, from workers that know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_restarts: Option<u64>,
+    /// What its probes of attempts have found since it joined, by result; from workers that probe a service. Counted up,
+    /// so that a lost beat loses nothing.
+    #[serde(default, skip_serializing_if = "has_no_probes")]
+    pub probes: Tally<BTreeMap<ServiceState, u64>>,
+}
+
+fn has_no_probes(probes: &Tally<BTreeMap<ServiceState, u64>>) -> bool {
+    probes.is_empty()
 }
 
 /// The result of trying a machine: its disk, its GPU with a real computation, its service.

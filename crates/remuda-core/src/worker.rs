@@ -21,8 +21,10 @@ use crate::need::Capabilities;
 use crate::probation::Probation;
 use crate::record::{JoinedProcess, WorkerRow};
 use crate::reliability::Reliability;
+use crate::service::ServiceState;
 use crate::settings::Settings;
 use crate::supervise::{Watch, WatchLimits};
+use crate::tally::Tally;
 use crate::time::Timestamp;
 use crate::wire;
 
@@ -82,6 +84,8 @@ pub struct Worker {
     pub has_left: bool,
     /// How often its service has started again, by its last beat that said so.
     pub service_restarts: Option<u64>,
+    /// What its probes have found, by its last beat.
+    probes: Tally<BTreeMap<ServiceState, u64>>,
     pub assignments: BTreeMap<JobId, Assignment>,
     /// Attempts it should cancel; the order is repeated until a beat no longer lists them.
     pub cancels: BTreeMap<(JobId, Attempt), PendingCancel>,
@@ -166,6 +170,7 @@ impl Worker {
             line: WorkerLine::Quiet,
             has_left: false,
             service_restarts: None,
+            probes: Tally::default(),
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_sent_at: None,
@@ -420,6 +425,7 @@ impl Worker {
             line: WorkerLine::Quiet,
             has_left: false,
             service_restarts: None,
+            probes: Tally::default(),
             assignments: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_sent_at: None,

@@ -135,6 +135,7 @@ impl Agent {
             check: self.check.clone(),
             draining: self.stopping != Stopping::No,
             service_restarts: Some(self.health.incarnation().0),
+            probes: self.probes.clone(),
         };
         let interval = if !beat.finished.is_empty() {
             // A live plane answers this immediately; a longer wait would only hide a dead one.

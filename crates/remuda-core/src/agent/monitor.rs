@@ -138,6 +138,7 @@ impl Agent {
         incarnation: ServiceIncarnation,
         result: ProbeResult,
     ) {
+        *self.probes.entry(result.state()).or_default() += 1;
         if self.superseded.contains(job, attempt) {
             return self.superseded_probed(now, job, attempt, &result);
         }

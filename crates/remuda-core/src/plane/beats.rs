@@ -97,6 +97,7 @@ impl Plane {
 
     /// The worker is alive; takes over what it reports about itself.
     fn apply_beat(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
+        self.workers.count_probes(id, &beat.probes);
         let Some(worker) = self.workers.get_mut(id) else { return };
         // A rented worker was given up together with its machine, which is being returned.
         let is_rented = self.fleets.is_rented(&worker.machine);

@@ -12,10 +12,14 @@ impl Plane {
         if !self.outbox.alarms().is_consistent() {
             return Err("the alarms disagree with themselves".to_owned());
         }
-        let mut ready = 0;
+        let (mut ready, mut running) = (0, 0);
         for job in self.jobs() {
             self.check_job(now, job)?;
             ready += usize::from(self.jobs.is_queued(job));
+            running += usize::from(matches!(job.state(), JobState::Running { .. }));
+        }
+        if running != self.job_counts().running {
+            return Err(format!("{} jobs are counted as running, {running} run", self.job_counts().running));
         }
         if ready != self.jobs.queue().len() {
             return Err(format!("{} jobs are queued, {ready} of them are known", self.jobs.queue().len()));

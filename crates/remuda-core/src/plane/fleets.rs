@@ -16,17 +16,18 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use self::lists::Lists;
-use super::{FleetEvent, Outbox};
+use super::{FleetEvent, Outbox, ProviderCallCounts};
 use crate::cycle::CyclePlan;
 use crate::document::{Collection, Document};
 use crate::fleet::{Fleet, FleetOrder};
 use crate::id::{FleetId, MachineId, Shape, WorkerId};
 use crate::machine::WorkerState;
 use crate::money::Money;
-use crate::provider::PodTag;
+use crate::provider::{PodTag, ProviderEvent};
 use crate::record::Record;
 use crate::rental::{Bootstrap, Rental, RentalEvent};
 use crate::scale::ScalingDirection;
+use crate::tally::Tally;
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
@@ -53,6 +54,7 @@ pub(super) struct Fleets {
     held_back: BTreeMap<FleetId, Vec<String>>,
     /// Machines ordered within the same millisecond get different numbers.
     last_number: u64,
+    calls: Tally<ProviderCallCounts>,
 }
 
 impl Fleets {
@@ -102,6 +104,15 @@ impl Fleets {
     /// The name that is part of every pod tag; nothing is rented without it.
     pub(super) fn deployment(&self) -> Option<&str> {
         self.deployment.as_deref()
+    }
+
+    pub(super) fn calls(&self) -> &ProviderCallCounts {
+        &self.calls
+    }
+
+    /// Counts an answer of a provider.
+    pub(super) fn count_answer(&mut self, answer: &ProviderEvent) {
+        self.calls.record(answer);
     }
 
     pub(super) fn rentals(&self) -> impl Iterator<Item = &Rental> {

@@ -1,11 +1,13 @@
 //! The open jobs, the queue of those that may start, and what is remembered of ended ones. A job enters and leaves
 //! map, queue and keys together, here.
 
+mod job_counts;
 mod recently_ended;
 mod tenant_usage;
 
 use std::collections::BTreeMap;
 
+pub use self::job_counts::{EndedCounts, JobCounts};
 use self::recently_ended::RecentlyEnded;
 pub use self::tenant_usage::TenantUsage;
 use self::tenant_usage::TenantUsages;
@@ -16,6 +18,7 @@ use crate::queue::{JobKinds, Queue, QueueEntry};
 use crate::record::{AcceptedJob, IdempotencyKey, JobStatus};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
+use crate::tally::Tally;
 use crate::time::Timestamp;
 use crate::wire::ServiceStatus;
 
@@ -27,6 +30,7 @@ pub(super) struct Jobs {
     keys: BTreeMap<(Tenant, String), KnownKey>,
     ended: RecentlyEnded,
     usages: TenantUsages,
+    counts: Tally<JobCounts>,
 }
 
 /// An attempt that a worker holds.
@@ -51,7 +55,13 @@ impl Jobs {
     /// A new job; it is not queued yet.
     pub(super) fn accept(&mut self, accepted: AcceptedJob) -> &Job {
         let job = self.header(accepted);
+        self.counts.accepted();
         self.insert(job)
+    }
+
+    /// What happened to jobs since this plane started.
+    pub(super) fn counts(&self) -> &JobCounts {
+        &self.counts
     }
 
     /// Whether its tenant may have one more such job now.
@@ -81,6 +91,7 @@ impl Jobs {
         if matches!(job.state(), JobState::Waiting { not_before } if *not_before <= now) {
             self.queue.insert(queue_entry(&job));
         }
+        self.counts.restored(&job);
         self.insert(job)
     }
 
@@ -174,6 +185,7 @@ impl Jobs {
         self.queue.record_served(queue_entry(job));
         self.queue.remove(queue_entry(job));
         job.apply(now, event, settings)?;
+        self.counts.started(now, job);
         Ok(job)
     }
 
@@ -188,6 +200,9 @@ impl Jobs {
         let job = self.open.get_mut(&id).ok_or_else(|| self.ended.refusal(id))?;
         let ran = running_attempt(job);
         job.apply(now, event, settings)?;
+        if let Some(ran) = &ran {
+            self.counts.changed(now, ran, job);
+        }
         Ok((ran, job))
     }
 
@@ -216,6 +231,7 @@ impl Jobs {
         self.queue.remove(queue_entry(&job));
         self.usages.remove(&job.tenant, &job.kind.demand);
         let status = job.status(now);
+        self.counts.ended(now, &job, &status.state);
         if let Some(forgotten) = self.ended.insert(&job, &status.state) {
             self.keys.remove(&forgotten);
         }

@@ -8,9 +8,11 @@ use serde_json::Map;
 use super::PlaneEffect;
 use super::domain_event::{DomainEvent, EventDescription};
 use crate::alarm::{Alarm, Alarms};
+use crate::event_kind::EventKind;
 use crate::id::{FleetId, Sequence};
 use crate::provider::ProviderCall;
 use crate::record::{Record, StoredEvent};
+use crate::tally::Tally;
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
@@ -21,11 +23,42 @@ pub(super) struct Outbox {
     records: Vec<Record>,
     effects: Vec<PlaneEffect>,
     alarms: Alarms,
+    counts: Tally<EventCounts>,
+}
+
+/// Events since this plane started, by kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventCounts([u64; EventKind::ALL.len()]);
+
+impl Default for EventCounts {
+    fn default() -> Self {
+        EventCounts([0; EventKind::ALL.len()])
+    }
+}
+
+impl EventCounts {
+    fn record(&mut self, kind: EventKind) {
+        self.0[kind as usize] += 1;
+    }
+
+    pub fn get(&self, kind: EventKind) -> u64 {
+        self.0[kind as usize]
+    }
 }
 
 impl Outbox {
     pub(super) fn new(sequence: Sequence) -> Self {
-        Outbox { sequence, records: Vec::new(), effects: Vec::new(), alarms: Alarms::default() }
+        Outbox {
+            sequence,
+            records: Vec::new(),
+            effects: Vec::new(),
+            alarms: Alarms::default(),
+            counts: Tally::default(),
+        }
+    }
+
+    pub(super) fn counts(&self) -> &EventCounts {
+        &self.counts
     }
 
     pub(super) fn sequence(&self) -> Sequence {
@@ -76,6 +109,7 @@ impl Outbox {
 
     pub(super) fn record_event(&mut self, now: Timestamp, event: EventDescription<'_>) {
         self.sequence = self.sequence.next();
+        self.counts.record(event.kind);
         let (job, delivery) = (event.job, event.delivery);
         self.records.push(Record::Event(Arc::new(StoredEvent {
             seq: self.sequence,

@@ -16,6 +16,7 @@ impl Plane {
         fleet: &FleetId,
         news: ProviderEvent,
     ) -> PlaneAnswer {
+        self.fleets.count_answer(&news);
         match news {
             ProviderEvent::Rented { machine, result: Ok(pod) } => self.rent_succeeded(now, &machine, &pod),
             ProviderEvent::Rented { machine, result: Err(fault) } => {

@@ -176,6 +176,22 @@ impl<'a> Matching<'a> {
             let is_too_small = !job.has_failed_on(&worker.id) || self.is_too_small(job, worker);
             return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedBefore });
         }
+        self.slot_obstacle(job, worker)
+    }
+
+    /// As `passed_over`, without what only a retry avoids: a look at this worker alone, whatever others could do.
+    pub(super) fn obstacle_there(&self, job: &Job, worker: &Worker) -> Option<PassedOver> {
+        if let Some(unfit) = mismatch(&job.kind.demand, worker) {
+            return Some(PassedOver::Mismatch(unfit));
+        }
+        if self.is_excluded(&job.kind.shape, &worker.id) {
+            return Some(PassedOver::Excluded);
+        }
+        self.worker_obstacle(job, worker).or_else(|| self.slot_obstacle(job, worker))
+    }
+
+    /// Reasons that end with the work or the connection of the moment.
+    fn slot_obstacle(&self, job: &Job, worker: &Worker) -> Option<PassedOver> {
         match (worker.line.is_closed(), worker.free_slots(self.now)) {
             (true, _) => Some(PassedOver::Unavailable(Availability::Disconnected)),
             (false, 0) => Some(PassedOver::Busy { slots: worker.slots }),

@@ -21,6 +21,8 @@ use crate::machine::{Presence, WorkerState};
 use crate::record::{Record, WorkerRow};
 use crate::refusal::Refusal;
 use crate::reliability::Reliability;
+use crate::service::ServiceState;
+use crate::tally::Tally;
 use crate::time::Timestamp;
 use crate::wire::HeldAttempt;
 use crate::worker::{PendingCancel, Worker, WorkerLine};
@@ -40,12 +42,26 @@ pub(super) struct Workers {
     machines: BTreeMap<MachineId, Reliability>,
     mass_loss: MassLoss,
     restarts: Restarts,
+    /// What probes of all workers found.
+    probes: Tally<BTreeMap<ServiceState, u64>>,
 }
 
 impl Workers {
     pub(super) fn restore(&mut self, now: Timestamp, rows: Vec<WorkerRow>) {
         self.known.extend(rows.into_iter().map(|row| (row.id.clone(), Worker::restore(now, row))));
         self.mass_loss.listen_from(now);
+    }
+
+    /// Counts what a worker's probes found since its last beat.
+    pub(super) fn count_probes(&mut self, id: &WorkerId, total: &Tally<BTreeMap<ServiceState, u64>>) {
+        let Some(worker) = self.known.get_mut(id) else { return };
+        for (result, more) in worker.take_probes(total) {
+            *self.probes.entry(result).or_default() += more;
+        }
+    }
+
+    pub(super) fn probes(&self) -> &BTreeMap<ServiceState, u64> {
+        &self.probes
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -122,6 +122,12 @@ impl Level {
         })
     }
 
+    /// The oldest job of each tenant and kind, and how many there are.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (JobId, usize)> {
+        let groups = self.lanes.values().flat_map(|lane| lane.kinds.values());
+        groups.filter_map(|jobs| Some((*jobs.first()?, jobs.len())))
+    }
+
     /// Waiting jobs by demand and shape.
     pub(super) fn waiting(&self) -> impl Iterator<Item = (&JobKind, usize)> {
         self.lanes.values().flat_map(|lane| &lane.kinds).map(|(kind, jobs)| (kind, jobs.len()))

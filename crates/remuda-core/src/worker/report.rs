@@ -1,7 +1,11 @@
 //! What a beat says about the worker itself: slots, capabilities, readiness, metrics.
 
+use std::collections::BTreeMap;
+
 use super::Worker;
 use crate::job::truncated;
+use crate::service::ServiceState;
+use crate::tally::Tally;
 use crate::time::Timestamp;
 use crate::wire::{Beat, StartCheck};
 
@@ -17,6 +21,22 @@ pub struct ReportChange {
 }
 
 impl Worker {
+    /// What its probes found since its last beat. What they found before this plane heard it for the first time is not
+    /// this plane's to count.
+    pub(crate) fn take_probes(
+        &mut self,
+        total: &Tally<BTreeMap<ServiceState, u64>>,
+    ) -> BTreeMap<ServiceState, u64> {
+        let known = std::mem::replace(&mut self.probes, total.clone());
+        if !self.has_beaten {
+            return BTreeMap::new();
+        }
+        let more = |(result, count): (&ServiceState, &u64)| {
+            (*result, count.saturating_sub(known.get(result).copied().unwrap_or(0)))
+        };
+        total.iter().map(more).collect()
+    }
+
     /// Takes over what the worker reports about itself.
     pub(crate) fn take_report(&mut self, now: Timestamp, beat: &Beat) -> ReportChange {
         let mut change = ReportChange::default();

@@ -288,6 +288,7 @@ impl World<'_> {
             check: None,
             draining: false,
             service_restarts: None,
+            probes: Default::default(),
         };
         let request = PlaneRequest::Beat {
             worker: worker.id.clone(),

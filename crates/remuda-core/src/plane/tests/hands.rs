@@ -75,6 +75,7 @@ impl Story {
             check: None,
             draining: false,
             service_restarts: None,
+            probes: Default::default(),
         }
     }
 

@@ -102,6 +102,7 @@ impl Attempts {
             check: None,
             draining: false,
             service_restarts: None,
+            probes: Default::default(),
         };
         let worker = self.workers[host].clone();
         let event = PlaneEvent::Beat { worker, token_hash, beat: Box::new(beat), long_poll: false };
