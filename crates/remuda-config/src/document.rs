@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use super::check::RULES;
 use super::key::Key;
-use super::table::{GROUPS, fleets, models, tenants};
+use super::table::{GROUPS, alerts, fleets, models, tenants};
 use super::value::{Kind, Unit};
-use super::{FleetConfig, ModelConfig, ResolvedConfig, ValueOrigin, load};
+use super::{AlertConfig, FleetConfig, ModelConfig, ResolvedConfig, ValueOrigin, load};
 
 const HEAD: &str = "\
 # Configuration
@@ -136,6 +136,28 @@ open_jobs_max = 500_000
 submissions_per_second = 500
 "#;
 
+const ALERT_RULES: &str = "
+## Alerts to people
+
+Each `[[alert]]` names a condition and where its messages go. [alerts.md](alerts.md) explains them. `remuda config reload`
+makes a running plane read them again.
+
+```toml
+";
+
+const ALERT_RULES_EXAMPLE: &str = r#"[[alert]]
+name = "waiting"
+when = "oldest_waiting"
+time_limit = "15m"
+slack_file = "/etc/remuda/slack-webhook"
+
+[[alert]]
+name = "budget"
+when = "spend_daily"
+dollar_limit = 40
+command = "mail -s 'Remuda budget' ops@example.org"
+"#;
+
 fn document() -> String {
     let defaults = ResolvedConfig::defaults(PathBuf::from("<data>"));
     let mut text = format!("{HEAD}```toml\n{EXAMPLE}```\n");
@@ -191,6 +213,16 @@ fn document() -> String {
         let (name, bounds) = (key.name, key.kind.bounds());
         writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
     }
+    text.push_str(&format!("{ALERT_RULES}{ALERT_RULES_EXAMPLE}```\n\n"));
+    text.push_str("| setting | default | allowed values | description |\n|---|---|---|---|\n");
+    let alert = AlertConfig::new(ValueOrigin::Default);
+    for key in alerts::KEYS {
+        let value = key.display(&alert);
+        let is_empty = value.is_empty() || matches!(key.name, "name" | "when");
+        let default = if is_empty { String::new() } else { format!("`{value}`") };
+        let (name, bounds) = (key.name, key.kind.bounds());
+        writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
+    }
     text.push_str("\n## Rules between settings\n\n");
     for rule in RULES {
         writeln!(text, "- {}: {}.", rule.sentence(), rule.because).unwrap();
@@ -235,4 +267,7 @@ fn documented_examples_load() {
     fs::write(&path, MODELS_EXAMPLE).unwrap();
     let resolved = load(Some(&path), [("HOME".to_owned(), "/home/anna".to_owned())], &[]).unwrap();
     assert_eq!(resolved.models.own[1].spec.memory_bytes, Some(1 << 30));
+    fs::write(&path, ALERT_RULES_EXAMPLE).unwrap();
+    let resolved = load(Some(&path), [("HOME".to_owned(), "/home/anna".to_owned())], &[]).unwrap();
+    assert_eq!(resolved.alerts.len(), 2);
 }

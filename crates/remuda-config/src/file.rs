@@ -1,5 +1,6 @@
 //! Parses `remuda.toml` into raw settings with their line numbers. Sections and dotted keys are equivalent; an unknown key
-//! is refused with the most similar name. Each `[[fleet]]`, `[[model]]` and `[[tenant]]` is a separate section.
+//! is refused with the most similar name. Each `[[fleet]]`, `[[model]]`, `[[tenant]]` and `[[alert]]` is a separate
+//! section.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ pub struct ConfigFile {
     fleets: Vec<Section>,
     models: Vec<Section>,
     tenants: Vec<Section>,
+    alerts: Vec<Section>,
 }
 
 #[derive(Debug)]
@@ -35,10 +37,10 @@ impl Pair {
     }
 }
 
-/// One `[[fleet]]`, `[[model]]` or `[[tenant]]`.
+/// One `[[fleet]]`, `[[model]]`, `[[tenant]]` or `[[alert]]`.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// `fleet`, `model` or `tenant`.
+    /// `fleet`, `model`, `tenant` or `alert`.
     table: &'static str,
     path: PathBuf,
     line: usize,
@@ -49,6 +51,7 @@ pub(super) struct Section {
 const FLEET: &str = "fleet";
 const MODEL: &str = "model";
 const TENANT: &str = "tenant";
+const ALERT: &str = "alert";
 
 impl ConfigFile {
     pub fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
@@ -72,11 +75,13 @@ impl ConfigFile {
             fleets: Vec::new(),
             models: Vec::new(),
             tenants: Vec::new(),
+            alerts: Vec::new(),
         };
         let mut rest = table.into_inner();
         file.fleets = file.sections(text, FLEET, rest.remove_entry(FLEET))?;
         file.models = file.sections(text, MODEL, rest.remove_entry(MODEL))?;
         file.tenants = file.sections(text, TENANT, rest.remove_entry(TENANT))?;
+        file.alerts = file.sections(text, ALERT, rest.remove_entry(ALERT))?;
         file.collect(text, "", &rest);
         file.pairs.sort_by_key(|pair| pair.line);
         Ok(file)
@@ -142,7 +147,11 @@ impl ConfigFile {
         &self.tenants
     }
 
-    /// The settings outside of fleets, models and tenants. Relative paths are resolved against the file's folder.
+    pub(super) fn alerts(&self) -> &[Section] {
+        &self.alerts
+    }
+
+    /// The settings outside of fleets, models, tenants and alerts. Relative paths are resolved against the file's folder.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, ConfigError> {
         self.pairs.iter().map(|pair| self.entry(pair)).collect()
     }

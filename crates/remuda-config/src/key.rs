@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use remuda_core::alert::AlertCondition;
 use remuda_core::id::{FleetId, Service};
 use remuda_core::money::Money;
 use remuda_core::settings::{BlockOn, StuckPolicy};
@@ -18,7 +19,7 @@ use remuda_core::tenant_rules::{NodeClassRule, WorkerPoolRule};
 use remuda_net::private_target::PrivateTarget;
 use remuda_net::secret::Secret;
 
-/// One setting. `T` is the struct whose field it fills: the whole configuration, one fleet, one model, or one tenant.
+/// One setting. `T` is the struct whose field it fills: the whole configuration, or one fleet, model, tenant or alert.
 pub(super) struct Key<T = ResolvedConfig> {
     /// As in `remuda.toml`; the part before the dot is the section.
     pub(super) name: &'static str,
@@ -77,6 +78,7 @@ impl<T> Key<T> {
         match written {
             RawSetting::Text(text) => match self.kind.parse(text, unit) {
                 Ok(value) => Ok(Entry { key: self, value, origin }),
+                Err(why) if matches!(self.kind, Kind::SecretUrl) => invalid("…".to_owned(), why),
                 Err(why) => invalid(mask_secrets(text), why),
             },
             RawSetting::Pairs(pairs) => match self.kind.pairs(pairs) {
@@ -102,7 +104,7 @@ pub(super) struct Entry<T: 'static = ResolvedConfig> {
     pub(super) origin: ValueOrigin,
 }
 
-/// Reads and writes the field of a setting; made by `slot!`, `fleet_slot!`, `model_slot!` and `tenant_slot!`.
+/// Reads and writes the field of a setting; made by `slot!`, `fleet_slot!`, `model_slot!`, `tenant_slot!` and `alert_slot!`.
 pub(super) struct FieldAccess<T = ResolvedConfig> {
     pub(super) read: fn(&T) -> Value,
     pub(super) write: fn(&mut T, Value),
@@ -131,6 +133,12 @@ macro_rules! tenant_slot {
     ($($field:ident).+) => { $crate::key::slot_in!($crate::TenantConfig, $($field).+) };
 }
 pub(super) use tenant_slot;
+
+/// The same for `AlertConfig`.
+macro_rules! alert_slot {
+    ($($field:ident).+) => { $crate::key::slot_in!($crate::AlertConfig, $($field).+) };
+}
+pub(super) use alert_slot;
 
 macro_rules! slot_in {
     ($target:ty, $($field:ident).+) => {
@@ -177,6 +185,7 @@ field!(Option<u64>, OptionalNumber);
 field!(Option<Duration>, OptionalDuration);
 field!(Option<Money>, Money);
 field!(Option<String>, Text);
+field!(Option<Secret>, Secret);
 field!(BTreeMap<String, String>, Pairs);
 field!(BTreeMap<String, Secret>, Environment);
 
@@ -306,6 +315,20 @@ impl Field for Option<Device> {
 /// Choose by the model's files and the machine's devices.
 pub(super) const AUTO: &str = "auto";
 
+choice_field!(AlertCondition:
+    "worker_unreliable" is WorkerUnreliable,
+    "machine_unreliable" is MachineUnreliable,
+    "shape_failing" is ShapeFailing,
+    "oldest_waiting" is OldestWaiting,
+    "no_capacity" is NoCapacity,
+    "brake" is Brake,
+    "spend_hourly" is SpendHourly,
+    "spend_daily" is SpendDaily,
+    "store_slow" is StoreSlow,
+    "store_full" is StoreFull,
+    "certificate_ends" is CertificateEnds,
+    "task_down" is TaskDown
+);
 choice_field!(StuckPolicy: "progress" is Progress, "age" is Age);
 choice_field!(BlockOn: "shape" is Shape, "exact" is Exact);
 choice_field!(ProviderKind: "fixed" is Fixed, "process" is Process, "runpod" is Runpod);

@@ -10,6 +10,8 @@
 //! from the environment.
 
 mod access;
+mod alert;
+mod alert_section;
 mod check;
 #[cfg(test)]
 mod document;
@@ -41,6 +43,7 @@ use remuda_core::settings::Settings;
 use remuda_net::private_target::PrivateTarget;
 
 pub use self::access::AccessSettings;
+pub use self::alert::AlertConfig;
 pub use self::environment::{process_environment, unknown_variables};
 pub use self::file::ConfigFile;
 pub use self::fleet::{FleetConfig, MachineSource, ProviderKind, RunpodConfig, SshConfig, WorkerStart};
@@ -70,6 +73,8 @@ pub struct ResolvedConfig {
     pub fleets: Vec<FleetConfig>,
     /// Each `[[tenant]]`. `settings.tenant_quotas` holds their quotas.
     pub tenants: Vec<TenantConfig>,
+    /// Each `[[alert]]`.
+    pub alerts: Vec<AlertConfig>,
     /// Origin of each setting that differs from its default.
     pub origins: BTreeMap<&'static str, ValueOrigin>,
 }
@@ -105,6 +110,8 @@ pub struct ServeSettings {
     pub blob_upload_idle_timeout: Duration,
     /// Loopback and private addresses that webhooks may go to.
     pub webhooks_private_targets: Vec<PrivateTarget>,
+    /// Interval between evaluations of the alerts' conditions.
+    pub alerts_check_every: Duration,
     /// ComfyUI's `/queue` lists one running prompt at most.
     pub comfyui_one_running: bool,
     pub access: AccessSettings,
@@ -166,6 +173,8 @@ impl ResolvedConfig {
                 // The same as for other request bodies: a client that pauses longer is gone.
                 blob_upload_idle_timeout: Duration::from_secs(15),
                 webhooks_private_targets: Vec::new(),
+                // A person reads the message minutes later; a look costs about a millisecond with 5,000 workers.
+                alerts_check_every: Duration::from_secs(10),
                 comfyui_one_running: false,
                 access: AccessSettings::default(),
                 start_worker: true,
@@ -188,6 +197,7 @@ impl ResolvedConfig {
             models: ModelsSettings::default(),
             fleets: Vec::new(),
             tenants: Vec::new(),
+            alerts: Vec::new(),
             origins: BTreeMap::new(),
         }
     }
@@ -298,6 +308,10 @@ fn load_from(
     for section in file.iter().flat_map(ConfigFile::tenants) {
         resolved.tenants.push(TenantConfig::read(section, &resolved.settings.quota)?);
     }
+    for section in file.iter().flat_map(ConfigFile::alerts) {
+        resolved.alerts.push(AlertConfig::read(section)?);
+    }
+    alert_section::check_names(&resolved.alerts)?;
     resolved.settings.tenant_quotas = tenant_section::quotas(&resolved.tenants)?;
     resolved.settings.fleets = resolved.fleets.iter().map(|fleet| fleet.settings.clone()).collect();
     Ok(resolved)

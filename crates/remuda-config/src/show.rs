@@ -1,11 +1,12 @@
 //! Output of `remuda config show`: every setting with its value and origin. Settings of fleet `gpus` are listed as
-//! `fleet.gpus.…`, those of model `embed` as `model.embed.…`, those of tenant `anna` as `tenant.anna.…`.
+//! `fleet.gpus.…`, those of model `embed` as `model.embed.…`, those of tenant `anna` as `tenant.anna.…`, and
+//! those of alert `store` as `alert.store.…`.
 
 use serde_json::{Map, json};
 
 use super::key::Key;
 use super::table::fleets::keys_for;
-use super::table::{models, tenants};
+use super::table::{alerts, models, tenants};
 use super::value::Value;
 use super::{ResolvedConfig, ValueOrigin, table};
 
@@ -57,6 +58,15 @@ fn rows(resolved: &ResolvedConfig) -> Vec<Row> {
             shown: key.display(tenant),
             meaning: key.meaning,
             origin: tenant.origin(key.name, || resolved.origin(&format!("quota.{}", key.name))),
+        }));
+    }
+    for alert in &resolved.alerts {
+        rows.extend(alerts::KEYS.iter().map(|key| Row {
+            name: format!("alert.{}.{}", alert.rule.name, key.name),
+            value: key.read(alert),
+            shown: key.display(alert),
+            meaning: key.meaning,
+            origin: alert.origin(key.name),
         }));
     }
     rows

@@ -2,6 +2,7 @@
 //! environment and given as a flag, and it is checked, shown and documented.
 
 mod access;
+pub(super) mod alerts;
 pub(super) mod fleets;
 pub(super) mod models;
 pub(super) mod tenants;
@@ -32,6 +33,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Access", keys: access::ACCESS },
     Group { title: "Blobs", keys: BLOBS },
     Group { title: "Webhooks", keys: WEBHOOKS },
+    Group { title: "Alerts", keys: alerts::ALERTS },
     Group { title: "ComfyUI API", keys: COMFYUI },
     Group { title: "Scaling", keys: SCALING },
     Group { title: "The agent", keys: AGENT },

@@ -11,6 +11,7 @@ use super::key::Key;
 use super::value::{Kind, Value};
 use super::*;
 
+mod alerts;
 mod fleets;
 mod tenants;
 

@@ -68,6 +68,8 @@ pub(super) enum Kind {
     WorkerPools,
     /// Optional URL that begins with `http://` or `https://`.
     Url,
+    /// The same, and not shown: who knows it can use it.
+    SecretUrl,
     /// Names and values.
     Pairs,
     /// Names and secret values.
@@ -107,6 +109,7 @@ pub(super) enum Value {
     OptionalDuration(Option<Duration>),
     Money(Option<Money>),
     Text(Option<String>),
+    Secret(Option<Secret>),
     Pairs(BTreeMap<String, String>),
     Environment(BTreeMap<String, Secret>),
 }
@@ -144,7 +147,9 @@ impl fmt::Display for Value {
             | Value::OptionalNumber(None)
             | Value::OptionalDuration(None)
             | Value::Money(None)
-            | Value::Text(None) => Ok(()),
+            | Value::Text(None)
+            | Value::Secret(None) => Ok(()),
+            Value::Secret(Some(secret)) => write!(f, "{secret}"),
             Value::Money(Some(money)) => write!(f, "{money}"),
             Value::Text(Some(text)) => f.write_str(text),
             Value::Pairs(pairs) => f.write_str(&join_pairs(pairs)),
@@ -193,9 +198,8 @@ impl Kind {
             Kind::Money => text.parse().map(|money| Value::Money(Some(money))),
             Kind::Text => Ok(Value::Text((!text.is_empty()).then(|| text.to_owned()))),
             Kind::FleetName if is_fleet_name(text) => Ok(Value::Text(Some(text.to_owned()))),
-            Kind::Url if ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) => {
-                Ok(Value::Text(Some(text.trim_end_matches('/').to_owned())))
-            }
+            Kind::Url if is_url(text) => Ok(Value::Text(Some(text.trim_end_matches('/').to_owned()))),
+            Kind::SecretUrl if is_url(text) => Ok(Value::Secret(Some(Secret::new(text)))),
             Kind::Name if text.parse::<Service>().is_ok() => Ok(Value::Text(Some(text.to_owned()))),
             Kind::Names if list(text).iter().all(|name| name.parse::<Service>().is_ok()) => {
                 Ok(Value::List(list(text)))
@@ -203,9 +207,13 @@ impl Kind {
             Kind::Targets => rules::<PrivateTarget>(text),
             Kind::NodeClasses => rules::<NodeClassRule>(text),
             Kind::WorkerPools => rules::<WorkerPoolRule>(text),
-            Kind::FleetName | Kind::Url | Kind::Name | Kind::Names | Kind::Pairs | Kind::Environment => {
-                Err(self.rule())
-            }
+            Kind::FleetName
+            | Kind::Url
+            | Kind::SecretUrl
+            | Kind::Name
+            | Kind::Names
+            | Kind::Pairs
+            | Kind::Environment => Err(self.rule()),
         }
     }
 
@@ -269,7 +277,7 @@ impl Kind {
             }
             Kind::NodeClasses => "rules such as `anna/LoadImage, */Execute*`".to_owned(),
             Kind::WorkerPools => "rules such as `anna/pool=a, */pool=shared`".to_owned(),
-            Kind::Url => "a URL that begins with `http://` or `https://`".to_owned(),
+            Kind::Url | Kind::SecretUrl => "a URL that begins with `http://` or `https://`".to_owned(),
             Kind::Pairs => "names and values without commas, such as `{ gpu = \"4090\" }`".to_owned(),
             Kind::Environment => "names and values, such as `{ HF_HOME = \"/models\" }`".to_owned(),
         }
@@ -355,6 +363,10 @@ fn bytes(text: &str) -> Option<u64> {
         }
     }
     parse_number(text)
+}
+
+fn is_url(text: &str) -> bool {
+    ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
 fn switch(text: &str) -> Option<bool> {

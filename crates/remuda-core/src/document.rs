@@ -64,10 +64,12 @@ pub enum Collection {
     Machine,
     /// Uptime history of a machine.
     Reliability,
+    /// An incident that people were told of, until its recovery was told too; the index key is its rule.
+    Alert,
 }
 
 impl Collection {
-    pub const ALL: [Collection; 9] = [
+    pub const ALL: [Collection; 10] = [
         Collection::Asset,
         Collection::Claim,
         Collection::Token,
@@ -77,6 +79,7 @@ impl Collection {
         Collection::Fleet,
         Collection::Machine,
         Collection::Reliability,
+        Collection::Alert,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -90,6 +93,7 @@ impl Collection {
             Collection::Fleet => "fleet",
             Collection::Machine => "machine",
             Collection::Reliability => "reliability",
+            Collection::Alert => "alert",
         }
     }
 
@@ -102,7 +106,8 @@ impl Collection {
             | Collection::Affinity
             | Collection::Fleet
             | Collection::Machine
-            | Collection::Reliability => false,
+            | Collection::Reliability
+            | Collection::Alert => false,
         }
     }
 

@@ -6,6 +6,7 @@
 pub mod affinity;
 pub mod agent;
 pub mod alarm;
+pub mod alert;
 pub mod block;
 pub mod brake;
 pub mod cause;

@@ -48,6 +48,7 @@ use crate::time::Timestamp;
 use crate::worker::{ContactEvent, Worker};
 
 mod admission;
+mod alert_inputs;
 mod assign;
 mod attempts;
 mod beats;
