@@ -14,6 +14,7 @@ use tracing::info;
 
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
+use crate::metrics::WebhookStats;
 use crate::plane_handle::{PlaneError, PlaneResult};
 use crate::previews::Previews;
 use crate::workflow_cache::WorkflowCache;
@@ -31,6 +32,7 @@ pub struct LiveState {
     pub events: broadcast::Sender<LiveEvent>,
     /// Notified when a webhook was stored for delivery.
     pub outbox: Arc<Notify>,
+    pub webhook_stats: Arc<WebhookStats>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,7 @@ impl EffectRunner {
             secrets: JobSecrets::default(),
             events: broadcast::Sender::new(EVENTS_MAX),
             outbox: Arc::default(),
+            webhook_stats: Arc::default(),
         };
         EffectRunner { held_beats: BTreeMap::new(), calls, live }
     }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remuda_core::id::{Term, WorkerId};
 use remuda_core::plane::{Plane, PlaneAnswer, PlaneEffect, PlaneEvent};
@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
 
 use crate::effects::EffectRunner;
+use crate::metrics::LoopStats;
 use crate::plane_handle::{Message, PlaneError, PlaneHandle, PlaneResult};
 
 /// Messages stepped before the loop checks anything else.
@@ -69,6 +70,7 @@ pub struct EventLoop {
     effects: EffectRunner,
     inbox: mpsc::Receiver<Message>,
     tick: Arc<AtomicU64>,
+    stats: LoopStats,
     /// Decided and not yet sent to the store.
     pending: PendingBatch,
     /// Decisions were discarded, and the store was not in its place to restore the plane from.
@@ -86,7 +88,7 @@ impl EventLoop {
         let (plane, clock) = restore(&store, &settings, term, None).await?;
         info!(%term, open_jobs = plane.open_jobs(), workers = plane.workers().count(), "plane restored");
         let (handle, inbox, tick) = PlaneHandle::new(clock);
-        let pending = PendingBatch::default();
+        let (pending, stats) = (PendingBatch::default(), handle.stats.clone());
         Ok((
             handle,
             EventLoop {
@@ -98,6 +100,7 @@ impl EventLoop {
                 effects,
                 inbox,
                 tick,
+                stats,
                 pending,
                 needs_restore: false,
             },
@@ -147,6 +150,7 @@ impl EventLoop {
                 continue;
             }
             let events = EffectRunner::stored_events(&records);
+            let (began, count) = (Instant::now(), records.len());
             let store = self.store.clone();
             let commit = store.commit(self.term, RecordBatch { records });
             tokio::pin!(commit);
@@ -170,6 +174,7 @@ impl EventLoop {
                     self.inbox.close();
                 }
             };
+            self.stats.committed(began, count, result.is_ok());
             match result {
                 Ok(()) => self.release(batch, &events),
                 Err(error) => self.recover(batch, error).await?,
@@ -194,7 +199,7 @@ impl EventLoop {
 
     /// Steps everything gathered; returns whether the loop was told to stop.
     fn step_all(&mut self, gathered: &mut Vec<Message>) -> bool {
-        let now = self.clock.now();
+        let (now, began, count) = (self.clock.now(), Instant::now(), gathered.len());
         self.tick.store(now.as_millis(), Ordering::Relaxed);
         let mut stops = false;
         let is_suspended = self.is_suspended();
@@ -211,10 +216,12 @@ impl EventLoop {
         if is_suspended {
             return stops;
         }
-        if self.plane.wake_at().0 <= now {
+        let due = self.plane.wake_at().0;
+        if due <= now {
             self.step(now, PlaneEvent::Tick, None);
         }
         self.step(now, PlaneEvent::Flush, None);
+        self.stats.stepped(began, count, now.since(due));
         stops
     }
 

@@ -25,7 +25,7 @@ mod routes;
 mod workers;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 
@@ -68,5 +68,9 @@ async fn admit(State(context): State<Context>, request: Request, next: Next) -> 
     } else {
         std::convert::identity
     };
-    format_error(access::check(context, request, next).await)
+    let matched = request.extensions().get::<MatchedPath>();
+    let route = routes::find(request.method().as_str(), matched.map(MatchedPath::as_str));
+    let answer = format_error(access::check(context.clone(), request, next).await);
+    context.http_counts.record(route.method, route.path, answer.status().as_u16());
+    answer
 }

@@ -2,11 +2,12 @@
 //! webhooks and the calls to providers. It translates and acts; every decision is made in `remuda-core`.
 //!
 //! ```text
-//!  plane_handle ◀── effects ◀── event_loop          shutdown, tasks, live, previews, workflow_cache, …: leaves
+//!  plane_handle ◀── effects ◀── event_loop          shutdown, tasks, live, metrics, previews, …: leaves
 //!       ▲
-//!       └── intake, fleets, webhooks ◀── http ◀── serve
+//!       └── alerts, intake, fleets, webhooks ◀── http ◀── serve
 //! ```
 
+pub mod alerts;
 pub mod audit;
 pub mod data_folder;
 pub mod effects;
@@ -18,6 +19,7 @@ pub mod intake;
 pub mod job_secrets;
 pub mod join_key;
 pub mod live;
+pub mod metrics;
 pub mod plane_handle;
 pub mod previews;
 pub mod serve;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::metrics::LoopStats;
 use remuda_core::id::JobId;
 use remuda_core::plane::{Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::refusal::Refusal;
@@ -76,6 +77,7 @@ pub struct PlaneHandle {
     pub clock: Clock,
     /// The plane's time of the event loop's last iteration, in milliseconds.
     tick: Arc<AtomicU64>,
+    pub(crate) stats: LoopStats,
 }
 
 impl PlaneHandle {
@@ -84,7 +86,8 @@ impl PlaneHandle {
         let (sender, inbox) = mpsc::channel(INBOX_MAX);
         let tick = Arc::new(AtomicU64::new(clock.now().as_millis()));
         let ids = Arc::new(Mutex::new(ContextV7::new()));
-        (PlaneHandle { inbox: sender, ids, clock, tick: tick.clone() }, inbox, tick)
+        let stats = LoopStats::default();
+        (PlaneHandle { inbox: sender, ids, clock, tick: tick.clone(), stats }, inbox, tick)
     }
 
     /// A new job id: ordered by time, not guessable.

@@ -21,6 +21,7 @@ use remuda_store::{Store, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use crate::alerts::{AlertHandle, AlertInbox, AlertSources, AlertTask};
 use crate::audit::Audit;
 use crate::data_folder;
 use crate::effects::{EffectRunner, LiveState};
@@ -99,6 +100,7 @@ impl Serving {
         fleets.activate(fleets.prepare(&resolved.fleets).await?);
         let reload = http::Reload::new(resolved, read, fleets.clone());
         let tasks = Supervisor::new(stopping.clone(), RestartPolicy::default());
+        let (alerts, alert_inbox) = AlertHandle::new();
         let context = http::Context::new(
             plane.clone(),
             store.clone(),
@@ -109,8 +111,10 @@ impl Serving {
             reload,
             access.clone(),
             tasks.clone(),
+            alerts,
         );
-        let parts = Parts { resolved, context: &context, live, listening, fleets, calls, stopping };
+        let parts =
+            Parts { resolved, context: &context, live, listening, fleets, calls, alert_inbox, stopping };
         parts.spawn_all(&tasks);
         let main = MainTask { event_loop, tasks, store }.run(plane.clone(), stop.clone());
         let main = tokio::spawn(main);
@@ -160,13 +164,14 @@ struct Parts<'a> {
     listening: http::Listening,
     fleets: Fleets,
     calls: mpsc::UnboundedReceiver<(FleetId, ProviderCall)>,
+    alert_inbox: AlertInbox,
     stopping: watch::Receiver<bool>,
 }
 
 impl Parts<'_> {
     /// Starts every background task of the plane. `/remuda/v1/status` lists them, `/health/ready` names one that is down.
     fn spawn_all(self, tasks: &Supervisor) {
-        let Parts { resolved, context, live, listening, fleets, calls, stopping } = self;
+        let Parts { resolved, context, live, listening, fleets, calls, alert_inbox, stopping } = self;
         let serve = &resolved.serve;
         let (plane, store, retention) = (context.plane.clone(), context.store.clone(), serve.retention);
 
@@ -182,9 +187,12 @@ impl Parts<'_> {
         let (webhook_plane, webhook_store, until) = (plane.clone(), store.clone(), stopping.clone());
         tasks.spawn("webhooks", "delivers webhooks", move |ticker| {
             let (plane, store) = (webhook_plane.clone(), webhook_store.clone());
-            let sender = WebhookSender::new(plane, store, live.outbox.clone(), policy.clone());
+            let (outbox, stats) = (live.outbox.clone(), live.webhook_stats.clone());
+            let sender = WebhookSender::new(plane, store, outbox, policy.clone(), stats);
             sender.run(until.clone(), ticker)
         });
+
+        spawn_alerts(tasks, resolved, context, alert_inbox, stopping.clone());
 
         let (retained, retained_plane, until) = (store.clone(), plane.clone(), stopping.clone());
         tasks.spawn("retention", "deletes old jobs and events", move |ticker| {
@@ -232,6 +240,30 @@ impl Parts<'_> {
             listening.clone().serve(router, places, tls, stopping.clone(), ticker)
         });
     }
+}
+
+fn spawn_alerts(
+    tasks: &Supervisor,
+    resolved: &ResolvedConfig,
+    context: &http::Context,
+    inbox: AlertInbox,
+    stopping: watch::Receiver<bool>,
+) {
+    let (alerts, check_every) = (resolved.alerts.clone(), resolved.serve.alerts_check_every);
+    let sources = AlertSources {
+        plane: context.plane.clone(),
+        store: context.store.clone(),
+        tasks: tasks.clone(),
+        tls: context.access.tls.clone(),
+    };
+    let stats = context.alerts.stats.clone();
+    // Shared with its successor after a panic, as the calls to providers are.
+    let inbox = Arc::new(tokio::sync::Mutex::new(inbox));
+    tasks.spawn("alerts", "evaluates alerts and sends their messages", move |ticker| {
+        let task = AlertTask::new(sources.clone(), stats.clone());
+        let (alerts, inbox, until) = (alerts.clone(), inbox.clone(), stopping.clone());
+        async move { task.run(alerts, check_every, &mut *inbox.lock().await, until, ticker).await }
+    });
 }
 
 /// Waits for the end, and stops everything in order.

@@ -30,6 +30,7 @@ use tracing::{info, warn};
 pub use self::target::Policy;
 
 use self::target::GuardedResolver;
+use crate::metrics::WebhookStats;
 use crate::plane_handle::PlaneHandle;
 use crate::shutdown::stopped;
 use crate::tasks::Ticker;
@@ -58,6 +59,7 @@ pub(crate) struct WebhookSender {
     outbox: Arc<Notify>,
     clients: WebhookClients,
     policy: Policy,
+    stats: Arc<WebhookStats>,
     held: BTreeMap<JobId, HeldDelivery>,
     targets: WebhookTargets,
     /// The store may have deliveries that are not held yet.
@@ -87,6 +89,7 @@ impl WebhookSender {
         store: Store,
         outbox: Arc<Notify>,
         policy: Policy,
+        stats: Arc<WebhookStats>,
     ) -> WebhookSender {
         WebhookSender {
             plane,
@@ -94,6 +97,7 @@ impl WebhookSender {
             outbox,
             clients: WebhookClients { policy: policy.clone(), by_port: HashMap::new() },
             policy,
+            stats,
             held: BTreeMap::new(),
             targets: WebhookTargets::default(),
             is_behind: true,
@@ -106,6 +110,7 @@ impl WebhookSender {
         let mut in_flight = JoinSet::new();
         loop {
             ticker.tick();
+            self.stats.set_pending(self.held.len());
             self.abandon_expired().await;
             self.send_due(&mut in_flight);
             let wake = self.held.values().filter_map(|held| self.may_go_at(held)).min();
@@ -238,6 +243,7 @@ impl WebhookSender {
     async fn settle(&mut self, (job, outcome): Outcome) {
         let Some(held) = self.held.get_mut(&job) else { return };
         let now = self.plane.clock.now();
+        self.stats.count_try(outcome.is_ok());
         self.targets.answered(now, &held.target, outcome.is_ok());
         let (tries, problem) = match outcome {
             Ok(()) => (held.failures + 1, None),

@@ -71,6 +71,11 @@ pub struct ComfyuiApi {
 }
 
 impl ComfyuiApi {
+    /// Connected clients.
+    pub(super) fn clients(&self) -> usize {
+        self.clients.lock().len()
+    }
+
     /// Whether a client is connected that sees every preview of this job.
     pub(super) fn is_watched(&self, job: JobId) -> bool {
         self.clients.lock().is_watched(job)

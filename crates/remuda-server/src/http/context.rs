@@ -11,11 +11,13 @@ use remuda_store::{Store, StoreHistory};
 use tokio::sync::{Semaphore, broadcast};
 
 use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2};
+use crate::alerts::AlertHandle;
 use crate::effects::LiveState;
 use crate::follower::Follower;
 use crate::intake::Intake;
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
+use crate::metrics::{HttpCounts, WebhookStats};
 use crate::plane_handle::PlaneHandle;
 use crate::previews::Previews;
 use crate::tasks::Supervisor;
@@ -38,11 +40,15 @@ pub struct SharedContext {
     pub live_attempts: LiveAttempts,
     pub secrets: JobSecrets,
     pub events: broadcast::Sender<LiveEvent>,
+    pub(crate) alerts: AlertHandle,
+    pub(crate) http_counts: HttpCounts,
+    pub(crate) webhook_stats: Arc<WebhookStats>,
     pub limits: WorkflowLimits,
     /// Which addresses webhooks may be sent to.
     pub webhooks: Policy,
     /// Permits for event streams, which stay open for long.
     pub streams: Arc<Semaphore>,
+    pub streams_max: usize,
     /// Becomes `true` when the program stops: streams and held beats end.
     pub stopping: tokio::sync::watch::Receiver<bool>,
     pub body_bytes_max: usize,
@@ -106,6 +112,7 @@ impl Context {
         reload: Reload,
         access: Arc<AccessControl>,
         tasks: Supervisor,
+        alerts: AlertHandle,
     ) -> Self {
         let (settings, request_timeout) = (reload.settings(), reload.request_timeout());
         let limits = WorkflowLimits {
@@ -115,7 +122,7 @@ impl Context {
             ..WorkflowLimits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let LiveState { workflows, previews, attempts, secrets, events, .. } = live;
+        let LiveState { workflows, previews, attempts, secrets, events, webhook_stats, .. } = live;
         Context(Arc::new(SharedContext {
             plane,
             store,
@@ -126,9 +133,13 @@ impl Context {
             live_attempts: attempts,
             secrets,
             events,
+            alerts,
+            http_counts: HttpCounts::default(),
+            webhook_stats,
             limits,
             webhooks: Policy::new(&settings.webhooks_private_targets),
             streams,
+            streams_max: settings.streams_max,
             stopping,
             body_bytes_max: settings.body_bytes_max,
             reload,

@@ -1,12 +1,14 @@
 //! The native API, `/remuda/v1`: its route table, and the handlers about machines, fleets, blocks, quarantine, costs, the
 //! control cycle and health. Jobs, workers, blobs and events have files of their own next to this one.
 
+mod alerts;
 mod blocks;
 mod cost;
 mod cycles;
 mod fleets;
 mod health;
 pub(super) mod machines;
+mod metrics;
 mod quarantine;
 mod routes;
 mod status;
@@ -16,7 +18,6 @@ use remuda_core::money::Money;
 pub(super) use self::routes::ROUTES;
 
 /// Money in answers: dollars as a number.
-#[expect(clippy::cast_precision_loss, reason = "exact up to nine billion dollars")]
 fn dollars(money: Money) -> f64 {
-    money.as_micros() as f64 / 1e6
+    money.as_dollars()
 }

@@ -78,6 +78,7 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
     context.reload.fleets.activate(prepared);
     let at_start = &context.reload.at_start;
     let needs_restart = resolved.serve != at_start.serve || resolved.models != at_start.models;
+    context.alerts.configure(resolved.alerts).await;
     context.plane.request(PlaneEvent::ReloadSettings(Box::new(resolved.settings))).await?;
     info!(needs_restart, "settings reloaded");
     Ok(Json(json!({ "loaded": true, "needs_restart": needs_restart })))

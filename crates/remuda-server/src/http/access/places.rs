@@ -24,6 +24,8 @@ pub(super) fn claim(
     let class = match caller.role {
         Role::Worker => ConnectionClass::Worker(credential),
         Role::Client => ConnectionClass::Client,
+        // Monitoring must see a flood of clients, not wait behind it.
+        Role::Metrics => ConnectionClass::Admin,
         Role::Admin if !caller.is_anyone() => ConnectionClass::Admin,
         // Where no token is needed, the route says what the caller is.
         Role::Admin => match access {
@@ -31,7 +33,7 @@ pub(super) fn claim(
             Access::AnyToken | Access::WorkerSelfOrAdmin if credential.is_some() => {
                 ConnectionClass::Worker(credential)
             }
-            Access::Admin | Access::WorkerSelfOrAdmin => ConnectionClass::Admin,
+            Access::Admin | Access::Metrics | Access::WorkerSelfOrAdmin => ConnectionClass::Admin,
             Access::Public | Access::Client | Access::AnyToken => ConnectionClass::Client,
         },
     };

@@ -13,15 +13,19 @@ pub(in crate::http) enum Access {
     WorkerSelf,
     /// The worker itself, or an admin in its place.
     WorkerSelfOrAdmin,
-    /// Any valid token.
+    /// Any valid token of a client, a worker or an admin.
     AnyToken,
+    /// Monitoring, and admins.
+    Metrics,
     Admin,
 }
 
 impl Access {
     pub(super) fn admits(self, role: Role) -> bool {
         match self {
-            Access::Public | Access::AnyToken => true,
+            Access::Public => true,
+            Access::AnyToken => role != Role::Metrics,
+            Access::Metrics => matches!(role, Role::Metrics | Role::Admin),
             Access::Client => matches!(role, Role::Client | Role::Admin),
             Access::Worker => matches!(role, Role::Worker | Role::Admin),
             Access::WorkerSelf => false,
@@ -53,6 +57,7 @@ impl Access {
             Access::WorkerSelf => "the worker",
             Access::WorkerSelfOrAdmin => "the worker, admin",
             Access::AnyToken => "client, worker, admin",
+            Access::Metrics => "metrics, admin",
             Access::Admin => "admin",
         }
     }

@@ -41,17 +41,20 @@ pub enum Role {
     Client,
     /// Joins as a worker.
     Worker,
+    /// Reads `/metrics` and nothing else.
+    Metrics,
     /// Everything.
     Admin,
 }
 
 impl Role {
-    pub const ALL: [Role; 3] = [Role::Client, Role::Worker, Role::Admin];
+    pub const ALL: [Role; 4] = [Role::Client, Role::Worker, Role::Metrics, Role::Admin];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Role::Client => "client",
             Role::Worker => "worker",
+            Role::Metrics => "metrics",
             Role::Admin => "admin",
         }
     }
@@ -68,7 +71,7 @@ impl FromStr for Role {
 
     fn from_str(word: &str) -> Result<Role, String> {
         let found = Role::ALL.into_iter().find(|role| role.as_str() == word);
-        found.ok_or_else(|| format!("{word:?} is no role: choose client, worker or admin"))
+        found.ok_or_else(|| format!("{word:?} is no role: choose client, worker, metrics or admin"))
     }
 }
 
@@ -118,8 +121,10 @@ impl Token {
         let tenant = match (wanted.role, wanted.tenant) {
             (Role::Client, Some(tenant)) => Some(tenant),
             (Role::Client, None) => return unfit("a client belongs to a tenant: name it (tenant, --tenant)"),
-            (Role::Worker | Role::Admin, None) => None,
-            (Role::Worker | Role::Admin, Some(_)) => return unfit("only a client belongs to a tenant"),
+            (Role::Worker | Role::Metrics | Role::Admin, None) => None,
+            (Role::Worker | Role::Metrics | Role::Admin, Some(_)) => {
+                return unfit("only a client belongs to a tenant");
+            }
         };
         if wanted.role != Role::Worker && !wanted.workers.is_empty() {
             return unfit("only a worker's token is bound to names of workers");

@@ -132,6 +132,11 @@ impl ClientRegistry {
 }
 
 impl Clients {
+    /// Connections of all tenants.
+    pub(super) fn len(&self) -> usize {
+        self.tenants.values().map(|group| group.connections.len()).sum()
+    }
+
     fn add_connection(
         &mut self,
         tenant: &Tenant,

@@ -3,7 +3,7 @@
 use super::super::access::tokens;
 use super::super::routes::{Route, route};
 use super::super::{affinities, blobs, events, jobs, live, openai, openapi, preview, reload, workers};
-use super::{blocks, cost, cycles, fleets, health, machines, quarantine, status};
+use super::{alerts, blocks, cost, cycles, fleets, health, machines, metrics, quarantine, status};
 
 pub(in crate::http) const ROUTES: &[Route] = &[
     route!(POST "/remuda/v1/jobs", Client, jobs::submit, "Submit a job; 201 with its id, 200 if the idempotency key is known" => 201 "Submitted", 200 "Submitted")
@@ -102,6 +102,9 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .query(&["job", "tenant", "worker", "name", "after", "metadata.KEY"])
         .headers(&["Last-Event-ID"])
         .errors(&["too_many_streams"]),
+    route!(GET "/remuda/v1/alerts", Admin, alerts::list, "The alerts of the configuration: state, open incidents" => 200 "AlertList"),
+    route!(POST "/remuda/v1/alerts/{name}/test", Admin, alerts::test, "Send a test message on every channel of an alert" => 200 "AlertTest")
+        .audited("alert.test"),
     route!(GET "/remuda/v1/cycles", Admin, cycles::list, "The newest reports of the control cycle" => 200 "CycleList"),
     route!(POST "/remuda/v1/cycles", Admin, cycles::run, "Run a control cycle now; the answer is its report" => 200 "CycleReport")
         .audited("cycle.run"),
@@ -121,6 +124,7 @@ pub(in crate::http) const ROUTES: &[Route] = &[
     route!(GET "/remuda/v1/views/{name}", Admin, status::view, "orchestrator_status, active_workers_health or worker_performance" => 200 "StatusView"),
     route!(GET "/openapi.json", Client, openapi::document, "Every API here as an OpenAPI document" => 200 "OpenapiDocument"),
     route!(GET "/remuda/v1/openapi.json", AnyToken, openapi::native_document, "The native part of it" => 200 "OpenapiDocument"),
+    route!(GET "/metrics", Metrics, metrics::metrics, "Metrics in the text format of Prometheus; see docs/metrics.md" => 200 "text/plain"),
     route!(GET "/health/live", Public, health::live, "200 while the event loop runs" => 200 "Liveness", 503 "Liveness"),
     route!(GET "/health/ready", Public, health::ready, "200 while jobs are accepted and every background task runs" => 200 "Readiness", 503 "Readiness"),
 ];

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use axum::Json;
 use axum::extract::State;
-use remuda_core::job::JobState;
 use remuda_core::plane::Plane;
 use remuda_core::time::Timestamp;
 use remuda_store::{StatusView, UnknownName};
@@ -18,8 +17,6 @@ use super::dollars;
 const UNRELIABLE_MAX: usize = 100;
 /// Tenants listed with what they use of their quotas.
 const TENANTS_MAX: usize = 100;
-/// Open jobs looked at for the oldest one that waits; the oldest are first.
-const OLDEST_MAX: usize = 10_000;
 
 pub(in crate::http) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let mut status = context.plane.read(plane_status).await?;
@@ -72,8 +69,7 @@ fn plane_status(plane: &Plane, now: Timestamp) -> Value {
 }
 
 fn oldest_waiting(plane: &Plane, now: Timestamp) -> Value {
-    let oldest = plane.jobs().take(OLDEST_MAX).find(|job| matches!(job.state(), JobState::Waiting { .. }));
-    oldest.map_or(Value::Null, |job| {
+    plane.oldest_waiting().map_or(Value::Null, |job| {
         let waits = u64::try_from(job.age(now).as_millis()).unwrap_or(u64::MAX);
         json!({ "job": job.id, "waits_millis": waits, "reason": plane.reason(now, job) })
     })
