@@ -114,6 +114,11 @@ enum Command {
     Affinities(commands::AffinitiesCommand),
     /// List or release quarantined shapes: workflows that failed on every worker
     Quarantine(commands::QuarantineCommand),
+    /// List alerts and whether they fire, or send a test message
+    ///
+    /// Examples: remuda alerts; remuda alerts test waiting
+    #[command(after_long_help = commands::ALERTS_EXAMPLES)]
+    Alerts(commands::AlertsCommand),
     /// Store and fetch the input and output files of jobs
     ///
     /// Example: remuda blobs put photo.png; remuda blobs get blake3:1f3a… -o photo.png
@@ -126,7 +131,7 @@ enum Command {
     ///
     /// Examples: remuda cycle; remuda cycle --dry-run; remuda cycle --last 5
     Cycle(commands::CycleCommand),
-    /// Create, list or revoke tokens of clients, workers and admins
+    /// Create, list or revoke tokens of clients, workers, monitoring and admins
     ///
     /// Example: remuda token create --role client --tenant anna --name "anna's laptop" --expires 30d
     #[command(after_long_help = token::EXAMPLES)]
@@ -347,6 +352,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Blocks(blocks) => blocks.run().await,
         Command::Affinities(affinities) => affinities.run().await,
         Command::Quarantine(quarantine) => quarantine.run().await,
+        Command::Alerts(alerts) => alerts.run().await,
         Command::Blobs(blobs) => blobs.run().await,
         Command::Events(events) => events.run().await,
         Command::Cycle(cycle) => cycle.run().await,

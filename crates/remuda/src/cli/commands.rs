@@ -2,6 +2,7 @@
 //! the answer; nothing is decided here.
 
 mod affinities;
+mod alerts;
 mod blobs;
 mod blocks;
 mod cost;
@@ -30,6 +31,7 @@ use remuda_net::terminal::{escape_control, print_line, table};
 use remuda_net::text::one_line;
 
 pub(super) use self::affinities::AffinitiesCommand;
+pub(super) use self::alerts::{AlertsCommand, EXAMPLES as ALERTS_EXAMPLES};
 pub(super) use self::blobs::BlobsCommand;
 pub(super) use self::blocks::BlocksCommand;
 pub(super) use self::cost::{CostCommand, EXAMPLES as COST_EXAMPLES};

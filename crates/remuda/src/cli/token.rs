@@ -28,6 +28,7 @@ Examples:
   remuda token create --role admin --data /var/lib/remuda   (the first one, before the plane is started)
   remuda token create --role client --tenant anna --name \"anna's laptop\" --expires 30d
   remuda token create --role worker --worker gpu-7
+  remuda token create --role metrics --name prometheus
   remuda token list
   remuda token revoke \"anna's laptop\"";
 
@@ -54,7 +55,7 @@ enum TokenAction {
 
 #[derive(Debug, Args)]
 struct Create {
-    /// client, worker or admin
+    /// client, worker, metrics or admin
     #[arg(long)]
     role: Role,
     /// Tenant whose jobs the client submits and sees

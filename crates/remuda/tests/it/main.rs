@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
 mod access;
+mod alerts;
 mod answers;
 mod blobs;
 mod capacity;
@@ -20,6 +21,7 @@ mod fake_runpod;
 mod fleet;
 mod harness;
 mod input;
+mod metrics;
 #[cfg(feature = "models")]
 mod models;
 mod pool;
