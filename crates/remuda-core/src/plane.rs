@@ -26,7 +26,7 @@
 //! | `run_cycle`, `snapshots` | the control cycle |
 //! | `fleet_orders`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
 //! | `documents` | documents that the plane stores without reading them |
-//! | `fence`, `why`, `waiting_counts` | read-only: may a worker report, why does a job wait, why do they all |
+//! | `fence`, `why`, `waiting_counts`, `summary` | read-only: may a worker report, why does a job wait, why do they all, the plane in one sentence |
 //! | `check` | consistency check of all indexes, for the simulator |
 
 use std::collections::BTreeMap;
@@ -74,6 +74,7 @@ mod router;
 mod run_cycle;
 mod snapshots;
 mod submit;
+mod summary;
 mod trust;
 mod waiting;
 mod waiting_counts;
@@ -92,6 +93,7 @@ pub use passed_over::PassedOver;
 pub use provider_counts::{ProviderCallCounts, ProviderOutcome};
 use router::{Matching, Router};
 pub use submit::{JobSubmission, KnownKey};
+pub use summary::{Concern, PlaneSummary, ShellHealth};
 use trust::Trust;
 pub use waiting_counts::WaitingReason;
 pub use why::{BlockedWorker, Candidate, JobExplanation};

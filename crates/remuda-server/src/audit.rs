@@ -6,6 +6,7 @@
 //!  {"seq":2,…,"before":"a3f1…"}     that says so and has its hash, and the chain continues
 //! ```
 
+mod tail;
 mod verify;
 
 use std::fs::{File, OpenOptions};
@@ -105,6 +106,12 @@ impl Audit {
     /// As `note`, for refused requests: a bounded number, plus a count of the rest.
     pub async fn refused(&self, note: Note) {
         self.with(move |writer| writer.refused(note)).await;
+    }
+
+    /// The newest lines, newest first.
+    pub async fn newest(&self, limit: usize) -> io::Result<Vec<Line>> {
+        let path = self.0.lock().unwrap_or_else(PoisonError::into_inner).path.clone();
+        tokio::task::spawn_blocking(move || tail::newest(&path, limit)).await.map_err(io::Error::other)?
     }
 
     async fn with(&self, write: impl FnOnce(&mut Writer) -> io::Result<()> + Send + 'static) {

@@ -8,6 +8,7 @@ mod body;
 mod comfy_v2;
 mod comfyui;
 mod context;
+mod dashboard;
 #[cfg(test)]
 mod document;
 mod error;
@@ -15,6 +16,7 @@ mod events;
 mod jobs;
 mod listen;
 mod live;
+mod me;
 mod native;
 mod openai;
 mod openapi;
@@ -41,7 +43,8 @@ pub use self::openai::LocalModels;
 pub use self::reload::Reload;
 
 pub fn router(context: Context) -> Router {
-    routes::router(native::ROUTES)
+    let native = native::ROUTES.iter().filter(|route| route.path != "/" || context.ui.is_none());
+    routes::router(native)
         .merge(routes::router(openai::ROUTES))
         .merge(routes::router(comfy_v2::ROUTES))
         .merge(routes::aliased_router(comfyui::ROUTES))

@@ -20,6 +20,7 @@ pub mod job_secrets;
 pub mod join_key;
 pub mod live;
 pub mod metrics;
+pub mod number_history;
 pub mod plane_handle;
 pub mod previews;
 pub mod serve;

@@ -3,6 +3,7 @@
 mod exposure;
 mod folder_watch;
 mod listener_check;
+mod number_sampler;
 mod retention;
 mod sweep;
 mod watchdog;
@@ -217,6 +218,11 @@ impl Parts<'_> {
         let watched = context.clone();
         tasks.spawn("job_watch", "wakes the event streams of Comfy API v2", move |ticker| {
             http::run_job_watch(watched.clone(), ticker)
+        });
+
+        let sampled = context.clone();
+        tasks.spawn("number_sampler", "keeps the last hour of the dashboard's numbers", move |ticker| {
+            number_sampler::run(sampled.clone(), ticker)
         });
 
         let tls = context.access.tls.clone();

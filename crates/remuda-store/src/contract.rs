@@ -5,6 +5,7 @@ mod bodies;
 mod documents;
 mod model;
 pub(super) mod sample;
+mod search;
 
 use std::collections::BTreeSet;
 
@@ -21,6 +22,9 @@ pub(super) use bodies::bodies_are_returned_unchanged;
 pub(super) use documents::documents_are_found_until_they_expire;
 pub(super) use model::TestRng;
 use sample::{accepted, at, body, completed, event, failed, job, queued, running, tenant, worker};
+pub(super) use search::{
+    recent_events_are_newest_first, search_finds_what_people_know_of_a_job, search_is_bounded_and_goes_on,
+};
 
 /// A location where a store can be opened, closed and reopened.
 pub(super) trait StoreFixture {
@@ -37,6 +41,9 @@ macro_rules! store_contract_tests {
             pages_are_complete_while_jobs_arrive
             pages_respect_the_filter
             events_resume_after_any_sequence
+            search_finds_what_people_know_of_a_job
+            search_is_bounded_and_goes_on
+            recent_events_are_newest_first
             repeated_event_changes_nothing
             key_finds_only_its_own_job
             bodies_are_returned_unchanged

@@ -17,6 +17,7 @@ pub mod blobs;
 mod contract;
 mod loss;
 mod memory;
+mod search;
 mod sqlite;
 mod store_error;
 
@@ -35,6 +36,7 @@ use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 pub use loss::{CommitMark, StoreLoss};
+pub use search::{JobSearch, JobSearchPage, SEARCH_SCAN_MAX};
 pub use sqlite::{
     Generation, GenerationCause, Recovery, StoreHistory, StoreReport, check_store, measure_inserts,
     measure_job_cycles, recover_store,
@@ -211,6 +213,31 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.jobs(&filter, before, limit)),
             Store::Sqlite(store) => store.jobs(filter, before, limit).await,
+        }
+    }
+
+    /// A page of jobs that match, newest first; it may be short although there are older ones: `next` says where to go on.
+    pub async fn search_jobs(
+        &self,
+        search: JobSearch,
+        before: Option<JobId>,
+        limit: usize,
+    ) -> Result<JobSearchPage, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.search_jobs(&search, before, limit)),
+            Store::Sqlite(store) => store.search_jobs(search, before, limit).await,
+        }
+    }
+
+    /// The newest events before a sequence number, newest first.
+    pub async fn recent_events(
+        &self,
+        before: Option<Sequence>,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.recent_events(before, limit)),
+            Store::Sqlite(store) => store.recent_events(before, limit).await,
         }
     }
 

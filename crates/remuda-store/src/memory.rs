@@ -3,6 +3,7 @@
 mod view;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +16,7 @@ use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
-use super::{JobFilter, RecordBatch, StatusView, StoreError, ViewRow};
+use super::{JobFilter, JobSearch, JobSearchPage, RecordBatch, StatusView, StoreError, ViewRow};
 
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore(Arc<Mutex<Tables>>);
@@ -143,6 +144,26 @@ impl MemoryStore {
             tables.jobs.iter().rev().skip_while(|(id, _)| before.is_some_and(|before| **id >= before));
         let met = older.filter(|(_, job)| filter.is_met(&job.accepted, &job.status));
         met.take(limit).map(|(_, job)| job.header()).collect()
+    }
+
+    pub(super) fn search_jobs(
+        &self,
+        search: &JobSearch,
+        before: Option<JobId>,
+        limit: usize,
+    ) -> JobSearchPage {
+        let tables = self.tables();
+        let older =
+            tables.jobs.iter().rev().skip_while(|(id, _)| before.is_some_and(|before| **id >= before));
+        let read = older.map(|(_, job)| Ok::<_, Infallible>(job.header()));
+        JobSearchPage::collect(search, limit, read).unwrap_or_default()
+    }
+
+    pub(super) fn recent_events(&self, before: Option<Sequence>, limit: usize) -> Vec<StoredEvent> {
+        let tables = self.tables();
+        let end = before.map_or(Unbounded, Excluded);
+        let newest = tables.events.range((Unbounded, end)).rev().take(limit);
+        newest.map(|(_, event)| StoredEvent::clone(event)).collect()
     }
 
     pub(super) fn sequence(&self) -> Sequence {

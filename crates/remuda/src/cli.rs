@@ -80,7 +80,7 @@ enum Command {
     Why(commands::WhyCommand),
     /// Cancel waiting or running jobs
     Cancel(commands::CancelCommand),
-    /// Show the whole picture in ten lines: jobs, workers, brakes, fleets and what is wrong
+    /// Show the plane in one sentence, then in ten lines: jobs, workers, brakes, fleets and what is wrong
     ///
     /// Example: remuda status
     #[command(after_long_help = commands::STATUS_EXAMPLES)]

@@ -10,7 +10,7 @@ use remuda_store::blobs::BlobStore;
 use remuda_store::{Store, StoreHistory};
 use tokio::sync::{Semaphore, broadcast};
 
-use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2};
+use super::{AccessControl, ComfyuiApi, LocalModels, Reload, blobs, comfy_v2, native};
 use crate::alerts::AlertHandle;
 use crate::effects::LiveState;
 use crate::follower::Follower;
@@ -18,6 +18,7 @@ use crate::intake::Intake;
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
 use crate::metrics::{HttpCounts, WebhookStats};
+use crate::number_history::NumberHistory;
 use crate::plane_handle::PlaneHandle;
 use crate::previews::Previews;
 use crate::tasks::Supervisor;
@@ -38,6 +39,8 @@ pub struct SharedContext {
     pub workflows: WorkflowCache,
     pub previews: Previews,
     pub live_attempts: LiveAttempts,
+    pub number_history: NumberHistory,
+    pub(super) overview: native::OverviewCache,
     pub secrets: JobSecrets,
     pub events: broadcast::Sender<LiveEvent>,
     pub(crate) alerts: AlertHandle,
@@ -131,6 +134,8 @@ impl Context {
             workflows,
             previews,
             live_attempts: attempts,
+            number_history: NumberHistory::default(),
+            overview: native::OverviewCache::default(),
             secrets,
             events,
             alerts,

@@ -2,6 +2,7 @@
 //! catches up from the store, without delaying the others.
 
 mod filter;
+mod recent;
 
 use std::convert::Infallible;
 
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use self::filter::{EventFields, EventFilter};
+pub(super) use self::recent::recent;
 use super::{ApiError, Caller, Context, preview};
 use crate::follower::{Followed, Follower};
 use crate::live::{LiveEvent, PreviewUpdate};

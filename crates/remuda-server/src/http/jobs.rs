@@ -13,7 +13,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use remuda_core::id::{JobId, Service, Tenant, WorkerId};
+use remuda_core::id::{JobId, Service, Shape, Tenant, WorkerId};
 use remuda_core::need::Requirements;
 use remuda_core::options::{JobOptions, Webhook};
 use remuda_core::plane::{Plane, PlaneEvent};
@@ -22,7 +22,7 @@ use remuda_core::refusal::Refusal;
 use remuda_core::service::ServiceState;
 use remuda_core::time::Timestamp;
 use remuda_store::blobs::BlobHash;
-use remuda_store::{JobFilter, JobStateFilter};
+use remuda_store::{JobFilter, JobSearch, JobStateFilter};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -278,6 +278,11 @@ pub(super) fn unknown(context: &Context, id: JobId) -> ApiError {
 pub(super) struct ListQuery {
     state: Option<String>,
     tenant: Option<Tenant>,
+    /// A worker that ran an attempt of it.
+    worker: Option<WorkerId>,
+    shape: Option<Shape>,
+    /// Part of the id, tenant, service, a label, the idempotency key or an error.
+    search: Option<String>,
     before: Option<JobId>,
     limit: Option<usize>,
 }
@@ -299,8 +304,9 @@ pub(super) async fn list(
     };
     let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     let filter = JobFilter { state, tenant: caller.narrowed(page.tenant)? };
-    let jobs = context.store.jobs(filter, page.before, limit).await?;
-    let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
+    let text = page.search.map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+    let search = JobSearch { filter, worker: page.worker, shape: page.shape, text };
+    let (jobs, next) = find(&context, search, page.before, limit).await?;
     let open: Vec<_> =
         jobs.iter().filter(|(_, life)| life.state.is_open()).map(|(accepted, _)| accepted.id).collect();
     let (reasons, brake): (BTreeMap<JobId, String>, _) = context
@@ -319,6 +325,22 @@ pub(super) async fn list(
         })
         .collect();
     Ok(Json(json!({ "jobs": views, "next": next, "brake": brake })).into_response())
+}
+
+/// A page of jobs, and where the next one begins. A search that found little may still have more behind it.
+async fn find(
+    context: &Context,
+    search: JobSearch,
+    before: Option<JobId>,
+    limit: usize,
+) -> Result<(Vec<(AcceptedJob, JobStatus)>, Option<JobId>), ApiError> {
+    if !search.is_plain() {
+        let found = context.store.search_jobs(search, before, limit).await?;
+        return Ok((found.jobs, found.next));
+    }
+    let jobs = context.store.jobs(search.filter, before, limit).await?;
+    let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
+    Ok((jobs, next))
 }
 
 pub(super) async fn workflow(

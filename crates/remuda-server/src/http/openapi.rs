@@ -153,7 +153,10 @@ fn operation(surface: &Surface, route: &Route, described: &Value) -> Value {
 /// `post_remuda_v1_jobs_id_cancel`
 fn operation_id(route: &Route) -> String {
     let words = route.path.split(|char: char| !char.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
-    std::iter::once(route.method.to_ascii_lowercase().as_str()).chain(words).collect::<Vec<_>>().join("_")
+    // `/remuda` and `/remuda/` are two routes.
+    let index = (route.path.len() > 1 && route.path.ends_with('/')).then_some("index");
+    let method = route.method.to_ascii_lowercase();
+    std::iter::once(method.as_str()).chain(words).chain(index).collect::<Vec<_>>().join("_")
 }
 
 fn reference(schema: &str) -> Value {

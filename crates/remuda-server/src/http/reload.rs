@@ -2,11 +2,12 @@
 //! limits) need a restart, and the answer says so.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::StatusCode;
 use remuda_core::plane::PlaneEvent;
 use serde_json::{Value, json};
 use tracing::{info, warn};
@@ -20,6 +21,8 @@ use remuda_config::{ResolvedConfig, ServeSettings};
 pub struct Reload {
     read: Arc<dyn Fn() -> anyhow::Result<ResolvedConfig> + Send + Sync>,
     at_start: Arc<ResolvedConfig>,
+    /// As last read.
+    newest: Arc<RwLock<Arc<ResolvedConfig>>>,
     fleets: Fleets,
 }
 
@@ -35,7 +38,8 @@ impl Reload {
         read: impl Fn() -> anyhow::Result<ResolvedConfig> + Send + Sync + 'static,
         fleets: Fleets,
     ) -> Self {
-        Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()), fleets }
+        let at_start = Arc::new(at_start.clone());
+        Reload { read: Arc::new(read), newest: Arc::new(RwLock::new(at_start.clone())), at_start, fleets }
     }
 
     /// The deadline of a call to a model.
@@ -78,8 +82,20 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
     context.reload.fleets.activate(prepared);
     let at_start = &context.reload.at_start;
     let needs_restart = resolved.serve != at_start.serve || resolved.models != at_start.models;
+    let newest = Arc::new(resolved.clone());
     context.alerts.configure(resolved.alerts).await;
     context.plane.request(PlaneEvent::ReloadSettings(Box::new(resolved.settings))).await?;
+    *context.reload.newest.write().unwrap_or_else(PoisonError::into_inner) = newest;
     info!(needs_restart, "settings reloaded");
     Ok(Json(json!({ "loaded": true, "needs_restart": needs_restart })))
+}
+
+/// Every setting with its value and origin, in the form of `remuda config show --json`.
+pub(super) async fn settings(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+    let newest = context.reload.newest.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let settings: Value = serde_json::from_str(&remuda_config::show(&newest, true))
+        .map_err(|error| ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string()))?;
+    let needs_restart =
+        newest.serve != context.reload.at_start.serve || newest.models != context.reload.at_start.models;
+    Ok(Json(json!({ "settings": settings, "needs_restart": needs_restart })))
 }

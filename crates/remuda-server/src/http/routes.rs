@@ -183,8 +183,8 @@ pub(super) fn find(method: &str, path: Option<&str>) -> &'static Route {
     found.unwrap_or(if path.starts_with(NATIVE_PREFIX) { &UNMATCHED_NATIVE } else { &UNMATCHED })
 }
 
-pub(super) fn router(routes: &'static [Route]) -> Router<Context> {
-    routes.iter().fold(Router::new(), |router, route| router.route(route.path, (route.handler)()))
+pub(super) fn router(routes: impl IntoIterator<Item = &'static Route>) -> Router<Context> {
+    routes.into_iter().fold(Router::new(), |router, route| router.route(route.path, (route.handler)()))
 }
 
 /// As `router`, for ComfyUI: each route also below `/api`.

@@ -9,9 +9,8 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
-use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent};
+use remuda_core::plane::{Concern, JoinProof, Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::reliability::ReliabilitySummary;
-use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
 use remuda_core::worker::Worker;
@@ -226,6 +225,8 @@ struct WorkerView {
     presence: &'static str,
     /// Whether it takes work now: `ready`, or what keeps it.
     availability: &'static str,
+    /// How much it concerns a person.
+    concern: Concern,
     incarnation: u64,
     services: Vec<String>,
     slots: u32,
@@ -263,7 +264,8 @@ struct HoldView {
     phase: String,
 }
 
-fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
+fn view(plane: &Plane, worker: &Worker, now: Timestamp) -> WorkerView {
+    let settings = plane.settings();
     let holds = worker.assignments.iter().map(|(job, hold)| HoldView {
         job: *job,
         attempt: hold.attempt.0,
@@ -277,6 +279,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
         state: worker.state().as_str(),
         presence: worker.presence().as_str(),
         availability: worker.availability(now).as_str(),
+        concern: plane.worker_concern(now, worker),
         incarnation: worker.incarnation.0,
         services: worker.services.iter().map(ToString::to_string).collect(),
         slots: worker.slots,
@@ -302,7 +305,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> WorkerView {
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let views = |plane: &Plane, now| {
-        let workers = plane.workers().map(|worker| view(worker, plane.settings(), now));
+        let workers = plane.workers().map(|worker| view(plane, worker, now));
         (workers.collect::<Vec<_>>(), plane.mass_loss().reason(now))
     };
     let (workers, brake) = context.plane.read(views).await?;
@@ -316,7 +319,7 @@ pub(super) async fn one(
 ) -> Result<Json<Value>, ApiError> {
     let id: WorkerId = worker.parse()?;
     let name = id.clone();
-    let find = move |plane: &Plane, now| plane.worker(&id).map(|worker| view(worker, plane.settings(), now));
+    let find = move |plane: &Plane, now| plane.worker(&id).map(|worker| view(plane, worker, now));
     let found = context.plane.read(find).await?;
     found.map(|view| Json(json!(view))).ok_or_else(|| {
         ApiError::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have"))

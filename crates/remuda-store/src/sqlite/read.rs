@@ -15,6 +15,7 @@ use tokio::sync::Semaphore;
 use super::generation::StoreHistory;
 use super::place::Place;
 use super::{SqliteStore, blocking, documents, generation, schema};
+use crate::search::{JobSearch, JobSearchPage, SEARCH_SCAN_MAX};
 use crate::{JobFilter, JobStateFilter, StatusView, StoreError, ViewRow};
 
 pub(super) const OPEN_JOBS: &str = "SELECT accepted, status FROM jobs WHERE ended_at IS NULL ORDER BY id";
@@ -186,6 +187,50 @@ impl SqliteStore {
             let tenant = filter.tenant.as_ref().map(|tenant| tenant.as_str());
             let mut select = conn.prepare_cached(&page(filter.state))?;
             select.query_map(params![before, tenant, bound(limit)], header)?.collect()
+        })
+        .await
+    }
+
+    pub(crate) async fn search_jobs(
+        &self,
+        search: JobSearch,
+        before: Option<JobId>,
+        limit: usize,
+    ) -> Result<JobSearchPage, StoreError> {
+        self.read(move |conn| {
+            let before = before.map_or(vec![0xff; 17], |before| key(before).to_vec());
+            let tenant = search.filter.tenant.as_ref().map(|tenant| tenant.as_str());
+            let mut select = conn.prepare_cached(&page(search.filter.state))?;
+            // One more than is read: only then it is known whether there is an older one.
+            let rows = select.query_map(params![before, tenant, bound(SEARCH_SCAN_MAX + 1)], header)?;
+            JobSearchPage::collect(&search, limit, rows)
+        })
+        .await
+    }
+
+    pub(crate) async fn recent_events(
+        &self,
+        before: Option<Sequence>,
+        limit: usize,
+    ) -> Result<Vec<StoredEvent>, StoreError> {
+        self.read(move |conn| {
+            let before = before.map_or(i64::MAX, |before| bound(before.0));
+            let sql = "SELECT body FROM events WHERE first < ?1 ORDER BY last DESC";
+            let mut select = conn.prepare_cached(sql)?;
+            let mut rows = select.query([before])?;
+            let mut events = Vec::new();
+            while events.len() < limit
+                && let Some(row) = rows.next()?
+            {
+                for line in row.get_ref(0)?.as_str()?.lines().rev() {
+                    let event: StoredEvent = from_json(line, 0)?;
+                    // Only the first row can contain events from `before` on.
+                    if bound(event.seq.0) < before && events.len() < limit {
+                        events.push(event);
+                    }
+                }
+            }
+            Ok(events)
         })
         .await
     }

@@ -14,6 +14,7 @@ mod clients;
 mod comfy_v2;
 mod comfyui;
 mod comfyui_api;
+mod dashboard;
 mod disk;
 mod drill;
 mod events;

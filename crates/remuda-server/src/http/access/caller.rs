@@ -97,6 +97,10 @@ impl Caller {
         }
     }
 
+    pub(in crate::http) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub fn role(&self) -> Role {
         self.role
     }

@@ -40,17 +40,11 @@ pub(in super::super) async fn fallback(
     if let Some(path) = found {
         return serve(path, uri.path(), &headers).await;
     }
-    if is_read && uri.path() == "/" {
-        return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], WELCOME).into_response();
-    }
     if is_read && let Some(answer) = proxy::forward(&context, &headers, &uri).await {
         return answer;
     }
     error::no_such_route(uri).await.into_response()
 }
-
-const WELCOME: &str = "This is Remuda: a fleet of ComfyUI servers behind one address, which speaks ComfyUI's own API.\n\
-                     Start it with --ui to have the web interface here; docs/http.md lists every route.\n";
 
 /// Finds a file inside the folder; `None` for paths that lead outside.
 fn find(folder: &std::path::Path, path: &str) -> Option<PathBuf> {

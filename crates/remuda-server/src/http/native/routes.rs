@@ -2,8 +2,13 @@
 
 use super::super::access::tokens;
 use super::super::routes::{Route, route};
-use super::super::{affinities, blobs, events, jobs, live, openai, openapi, preview, reload, workers};
-use super::{alerts, blocks, cost, cycles, fleets, health, machines, metrics, quarantine, status};
+use super::super::{
+    affinities, blobs, dashboard, events, jobs, live, me, openai, openapi, preview, reload, workers,
+};
+use super::{
+    alerts, audit, blocks, cost, cycles, fleets, health, machines, metrics, overview, quarantine, status,
+    workflows,
+};
 
 pub(in crate::http) const ROUTES: &[Route] = &[
     route!(POST "/remuda/v1/jobs", Client, jobs::submit, "Submit a job; 201 with its id, 200 if the idempotency key is known" => 201 "Submitted", 200 "Submitted")
@@ -11,7 +16,7 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .headers(&["Idempotency-Key"])
         .errors(&["malformed", "invalid_workflow", "no_capability", "tenant_rule", "key_conflict", "queue_full", "quota_exceeded"]),
     route!(GET "/remuda/v1/jobs", Client, jobs::list, "List jobs, newest first, a page at a time" => 200 "JobPage")
-        .query(&["state", "tenant", "before", "limit"]),
+        .query(&["state", "tenant", "worker", "shape", "search", "before", "limit"]),
     route!(GET "/remuda/v1/jobs/{id}", Client, jobs::one, "One job: its request, state, reason, progress and result" => 200 "NativeJob")
         .errors(&["lost_in_restore"]),
     route!(GET "/remuda/v1/jobs/{id}/why", Client, jobs::why, "The job's history: every attempt, and every worker that was passed over, with the reason" => 200 "JobHistory")
@@ -105,12 +110,17 @@ pub(in crate::http) const ROUTES: &[Route] = &[
     route!(GET "/remuda/v1/alerts", Admin, alerts::list, "The alerts of the configuration: state, open incidents" => 200 "AlertList"),
     route!(POST "/remuda/v1/alerts/{name}/test", Admin, alerts::test, "Send a test message on every channel of an alert" => 200 "AlertTest")
         .audited("alert.test"),
+    route!(GET "/remuda/v1/events/recent", Client, events::recent, "Stored events, newest first, a page at a time" => 200 "EventPage")
+        .query(&["job", "tenant", "worker", "name", "metadata.KEY", "before", "limit"]),
     route!(GET "/remuda/v1/cycles", Admin, cycles::list, "The newest reports of the control cycle" => 200 "CycleList"),
     route!(POST "/remuda/v1/cycles", Admin, cycles::run, "Run a control cycle now; the answer is its report" => 200 "CycleReport")
         .audited("cycle.run"),
     route!(GET "/remuda/v1/plan", Admin, cycles::plan, "What a control cycle would do now; changes nothing" => 200 "CycleReport"),
     route!(POST "/remuda/v1/reload", Admin, reload::reload, "Read the settings again and apply them; an invalid file changes nothing" => 200 "Reloaded")
         .audited("settings.reload"),
+    route!(GET "/remuda/v1/settings", Admin, reload::settings, "Every setting with its value and origin, as last read" => 200 "SettingsList"),
+    route!(GET "/remuda/v1/audit", Admin, audit::list, "The newest lines of the audit log, newest first" => 200 "AuditLines")
+        .query(&["limit"]),
     route!(POST "/remuda/v1/tokens", Admin, tokens::create, "Create a token; its secret is in this answer only" => 201 "CreatedToken")
         .audited("token.create")
         .body("TokenRequest", r#"{"role": "client", "tenant": "anna", "name": "web shop", "expires_seconds": 86400}"#)
@@ -121,10 +131,18 @@ pub(in crate::http) const ROUTES: &[Route] = &[
         .errors(&["ambiguous", "last_admin"]),
     route!(GET "/remuda/v1/models", Admin, openai::models::status, "Every model and its copies, on every worker" => 200 "ModelStatusList"),
     route!(GET "/remuda/v1/status", Admin, status::status, "The whole picture: jobs and the oldest that waits, workers, brakes, fleets, refused messages, background tasks, the next wake-up" => 200 "PlaneStatus"),
+    route!(GET "/remuda/v1/overview", Admin, overview::overview, "The dashboard's first page: the plane in one sentence, numbers, workers with trouble first, running jobs" => 200 "Overview"),
+    route!(GET "/remuda/v1/numbers", Admin, overview::numbers, "The last hour of the dashboard's numbers, every 10 s" => 200 "NumberHistory"),
+    route!(GET "/remuda/v1/workflows", Admin, workflows::list, "Shapes among the newest jobs: runs, success, run times, workers" => 200 "WorkflowList"),
+    route!(GET "/remuda/v1/me", AnyToken, me::me, "Who the caller is: name, role, tenant" => 200 "CallerInfo"),
     route!(GET "/remuda/v1/views/{name}", Admin, status::view, "orchestrator_status, active_workers_health or worker_performance" => 200 "StatusView"),
     route!(GET "/openapi.json", Client, openapi::document, "Every API here as an OpenAPI document" => 200 "OpenapiDocument"),
     route!(GET "/remuda/v1/openapi.json", AnyToken, openapi::native_document, "The native part of it" => 200 "OpenapiDocument"),
     route!(GET "/metrics", Metrics, metrics::metrics, "Metrics in the text format of Prometheus; see docs/metrics.md" => 200 "text/plain"),
+    route!(GET "/", Public, dashboard::page, "The dashboard, unless `--ui` serves ComfyUI's web interface here" => 200 "text/html", 304 ""),
+    route!(GET "/remuda", Public, dashboard::page, "The dashboard" => 200 "text/html", 304 ""),
+    route!(GET "/remuda/", Public, dashboard::page, "The dashboard" => 200 "text/html", 304 ""),
+    route!(GET "/remuda/assets/{name}", Public, dashboard::asset, "A file of the dashboard" => 200 "*/*", 304 ""),
     route!(GET "/health/live", Public, health::live, "200 while the event loop runs" => 200 "Liveness", 503 "Liveness"),
     route!(GET "/health/ready", Public, health::ready, "200 while jobs are accepted and every background task runs" => 200 "Readiness", 503 "Readiness"),
 ];

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::super::path::Path;
 use super::super::{ApiError, Context};
 use super::dollars;
+use super::overview::shell_health;
 
 /// Enough to notice a problem; the lists of workers and machines mark every unreliable one.
 const UNRELIABLE_MAX: usize = 100;
@@ -19,7 +20,10 @@ const UNRELIABLE_MAX: usize = 100;
 const TENANTS_MAX: usize = 100;
 
 pub(in crate::http) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
-    let mut status = context.plane.read(plane_status).await?;
+    let shell = shell_health(&context);
+    let (mut status, summary) =
+        context.plane.read(move |plane, now| (plane_status(plane, now), plane.summary(now, &shell))).await?;
+    status["summary"] = json!(summary);
     status["tasks"] = json!(context.tasks.statuses());
     let tls = context.access.tls.as_ref();
     status["tls"] = tls.map_or(Value::Null, |tls| json!({ "ends_at": tls.ends_at().to_string() }));

