@@ -98,6 +98,12 @@ const PLANE: &[Key] = &[
         "If the plane itself stalled for at least this long, do not count that time as silence of its workers.",
     ),
     Key::new(
+        "trust_clock",
+        slot!(settings.trust_clock),
+        Switch,
+        "Start at the time of the machine's clock even if that is more than a year after the last stored time.",
+    ),
+    Key::new(
         "mass_loss_percent",
         slot!(settings.mass_loss_percent),
         number(1, 100),

@@ -66,6 +66,7 @@ event_kinds! {
     WebhookGivenUp = "webhook:given_up",
     PlaneSettings = "plane:settings",
     PlaneAway = "plane:away",
+    PlaneClock = "plane:clock",
 }
 
 impl EventKind {

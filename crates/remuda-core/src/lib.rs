@@ -9,6 +9,7 @@ pub mod alarm;
 pub mod block;
 pub mod brake;
 pub mod cause;
+pub mod clock;
 pub mod cost;
 pub mod cycle;
 pub mod document;

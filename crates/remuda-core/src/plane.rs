@@ -25,6 +25,7 @@
 //! | `assign` | offers jobs to free workers |
 //! | `run_cycle`, `snapshots` | the control cycle |
 //! | `fleet_orders`, `rentals`, `listing` | operators' orders for fleets, provider answers about machines |
+//! | `clock` | reports a clock of the machine that is wrong or jumps |
 //! | `documents` | documents that the plane stores without reading them |
 //! | `fence`, `why` | read-only: may a worker report, why does a job wait |
 //! | `check` | consistency check of all indexes, for the simulator |
@@ -35,6 +36,7 @@ use crate::affinity::Affinities;
 use crate::alarm::Alarm;
 use crate::block::Blocks;
 use crate::brake::MassLoss;
+use crate::clock::ClockWatch;
 use crate::id::{JobId, MachineId, Sequence, Tenant, Term, WorkerId};
 use crate::job::{Job, JobState};
 use crate::quarantine::Quarantine;
@@ -50,6 +52,7 @@ mod assign;
 mod attempts;
 mod beats;
 mod check;
+mod clock;
 mod documents;
 mod domain_event;
 mod event;
@@ -103,6 +106,7 @@ pub struct Plane {
     router: Router,
     fleets: Fleets,
     outbox: Outbox,
+    clock: ClockWatch,
     pub refusals: RefusalCounts,
 }
 
@@ -133,6 +137,7 @@ impl Plane {
             router: Router::default(),
             fleets: Fleets::default(),
             outbox: Outbox::new(stored.sequence),
+            clock: ClockWatch::default(),
             refusals: RefusalCounts::default(),
         };
         plane.workers.restore(now, stored.workers);
@@ -235,6 +240,8 @@ impl Plane {
             PlaneEvent::PutDocument(document) => Ok(self.put_document(document)),
             PlaneEvent::DeleteDocument { collection, id } => Ok(self.delete_document(collection, id)),
             PlaneEvent::ReloadSettings(settings) => Ok(self.reload_settings(now, *settings)),
+            PlaneEvent::ClockStarted(start) => Ok(self.clock_started(now, &start)),
+            PlaneEvent::ClockRead { wall } => Ok(self.clock_read(now, wall)),
             PlaneEvent::RunCycle => Ok(PlaneAnswer::Cycled(self.cycle(now))),
             PlaneEvent::Tick => Ok(self.tick(now)),
             PlaneEvent::Flush => Ok(self.flush(now)),

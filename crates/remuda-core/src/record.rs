@@ -465,6 +465,8 @@ pub struct StoredState {
     pub documents: Vec<Arc<Document>>,
     /// Sequence number of the newest event.
     pub sequence: Sequence,
-    /// The latest time in any record: the plane's time continues from here, even if the wall clock is behind.
+    /// The latest time in any record: `clock` decides from it at which time a plane starts.
     pub latest: Timestamp,
+    /// The newest job, open or not: later ids are greater, whatever the clock shows.
+    pub newest_job: Option<JobId>,
 }

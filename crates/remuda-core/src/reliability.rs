@@ -50,7 +50,9 @@ pub struct Reliability {
 #[serde(rename_all = "snake_case")]
 enum Phase {
     Away,
+    #[serde(rename = "up_since")]
     Up(Timestamp),
+    #[serde(rename = "missed_since")]
     Missed(Timestamp),
 }
 

@@ -74,6 +74,8 @@ pub struct Settings {
     pub mass_loss_percent: u8,
     /// The plane was not running for this long (paused, slow store): no worker is blamed for it.
     pub plane_stall_max: Duration,
+    /// The machine's clock is right, however far it is from the stored times.
+    pub trust_clock: bool,
     /// Unfinished jobs the plane will hold; more are refused with a hint to come back.
     pub open_jobs_max: usize,
     /// What each tenant may have and do, besides those in `tenant_quotas`.
@@ -136,6 +138,7 @@ impl Default for Settings {
             priority_ageing: Duration::from_secs(300),
             mass_loss_percent: 50,
             plane_stall_max: Duration::from_secs(3),
+            trust_clock: false,
             open_jobs_max: 2_000_000,
             quota: TenantQuota::default(),
             tenant_quotas: BTreeMap::new(),

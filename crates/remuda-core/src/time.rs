@@ -1,7 +1,7 @@
 //! Time in the core: passed in from outside, in whole milliseconds, never going backwards.
 //!
 //! The server anchors it to the wall clock at its start and then follows a monotonic clock. So it can be shown as a date,
-//! but a jump of the wall clock moves no lease and no timer.
+//! but a jump of the wall clock moves no lease and no timer. `clock` decides where it starts.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The plane's clock: it reads the wall clock once, at the start, and a monotonic clock from then on. A jump of the wall
-//! clock has no effect, and after a restart time never runs behind what is stored.
+//! The clock of a process: the time at which it started, plus a monotonic clock. A jump of the machine's clock has no effect
+//! on it. `remuda_core::clock` decides at which time a plane starts; a worker and a command start at the machine's time.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,13 +12,14 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Never shows a time before `latest`, the latest time in any stored record.
-    pub fn not_before(latest: Timestamp) -> Self {
-        Clock::anchored(wall(), latest)
+    /// A clock that shows `now` now.
+    pub fn starting_at(now: Timestamp) -> Self {
+        Clock { anchor: now, started: Instant::now() }
     }
 
-    fn anchored(wall: Timestamp, latest: Timestamp) -> Self {
-        Clock { anchor: wall.max(latest), started: Instant::now() }
+    /// A clock that shows the machine's time now.
+    pub fn starting_now() -> Self {
+        Clock::starting_at(machine_time())
     }
 
     pub fn now(&self) -> Timestamp {
@@ -33,7 +34,8 @@ impl Clock {
     }
 }
 
-fn wall() -> Timestamp {
+/// What the machine's clock shows. It may jump at any moment, in either direction.
+pub fn machine_time() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::ZERO.plus(since)
 }
@@ -44,18 +46,18 @@ mod tests {
 
     /// Faults: K1.
     #[test]
-    fn wall_clock_jump_does_not_turn_time_back() {
-        let latest = Timestamp::from_millis(5_000_000);
-        let hour_earlier = latest.minus(Duration::from_secs(3600));
-        let clock = Clock::anchored(hour_earlier, latest);
-        assert!(clock.now() >= latest);
-        let clock = Clock::anchored(latest.plus(Duration::from_secs(3600)), latest);
-        assert!(clock.now() >= latest.plus(Duration::from_secs(3600)));
+    fn clock_continues_from_its_start_whatever_the_machine_shows() {
+        let hour = Duration::from_secs(3600);
+        for start in [machine_time().minus(hour), machine_time().plus(hour)] {
+            let clock = Clock::starting_at(start);
+            let (earlier, later) = (clock.now(), clock.now());
+            assert!(earlier >= start && later >= earlier && later.since(start) < hour / 2);
+        }
     }
 
     #[test]
     fn instant_matches_the_clock() {
-        let clock = Clock::not_before(Timestamp::ZERO);
+        let clock = Clock::starting_now();
         let at = clock.now().plus(Duration::from_secs(5));
         let wait = clock.instant(at) - Instant::now();
         assert!(wait <= Duration::from_secs(5) && wait > Duration::from_secs(4));

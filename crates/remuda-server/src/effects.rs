@@ -9,8 +9,9 @@ use remuda_core::id::{FleetId, WorkerId};
 use remuda_core::plane::{PlaneAnswer, PlaneEffect};
 use remuda_core::provider::ProviderCall;
 use remuda_core::record::{Record, StoredEvent};
+use serde_json::Value;
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
-use tracing::info;
+use tracing::{error, info};
 
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
@@ -31,6 +32,8 @@ pub struct LiveState {
     pub events: broadcast::Sender<LiveEvent>,
     /// Notified when a webhook was stored for delivery.
     pub outbox: Arc<Notify>,
+    /// Notified when the plane has to start again, because the machine's clock was set back.
+    pub restart: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -52,6 +55,7 @@ impl EffectRunner {
             secrets: JobSecrets::default(),
             events: broadcast::Sender::new(EVENTS_MAX),
             outbox: Arc::default(),
+            restart: Arc::default(),
         };
         EffectRunner { held_beats: BTreeMap::new(), calls, live }
     }
@@ -97,6 +101,7 @@ impl EffectRunner {
                     self.send(LiveEvent::Progress { job, tenant, metadata, worker, progress, phase });
                 }
                 PlaneEffect::CallProvider { fleet, call } => drop(self.calls.send((fleet, call))),
+                PlaneEffect::RestartPlane => self.live.restart.notify_one(),
                 PlaneEffect::WebhookQueued => self.live.outbox.notify_one(),
                 PlaneEffect::ReportCycle(report) => {
                     if !report.reasons.is_empty() {
@@ -110,6 +115,12 @@ impl EffectRunner {
     /// Publishes stored events, and drops the live state of attempts that ended.
     pub fn publish(&mut self, events: &[Arc<StoredEvent>]) {
         for event in events {
+            if event.kind == EventKind::PlaneClock {
+                match event.detail.get("problem").and_then(Value::as_str) {
+                    Some(problem) => error!(problem, "clock jumped"),
+                    None => info!("the clock of this machine shows the plane's time again"),
+                }
+            }
             match event.job {
                 Some(job) if event.kind.is_job_end() => {
                     self.live.workflows.remove(job);

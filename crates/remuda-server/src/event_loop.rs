@@ -11,15 +11,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use remuda_core::id::{Term, WorkerId};
+use remuda_core::clock::ClockStart;
+use remuda_core::id::{JobId, Term, WorkerId};
 use remuda_core::plane::{Plane, PlaneAnswer, PlaneEffect, PlaneEvent};
 use remuda_core::record::{Record, StoredEvent};
 use remuda_core::refusal::Refusal;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
-use remuda_net::clock::Clock;
+use remuda_net::clock::{Clock, machine_time};
 use remuda_store::{RecordBatch, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, info, warn};
@@ -33,6 +34,8 @@ const GATHER_MAX: usize = 1024;
 const SLOW_COMMIT: Duration = Duration::from_millis(500);
 /// How soon a plane whose folder was missing goes on when it is back.
 const MISPLACED_CHECK: Duration = Duration::from_millis(200);
+/// The machine's clock is compared with the plane's time this often.
+const CLOCK_READ_EVERY: Duration = Duration::from_secs(1);
 /// Open jobs restored at a time: a million at once would need memory that is never used again.
 const RESTORE_PAGE: usize = 5000;
 
@@ -73,6 +76,8 @@ pub struct EventLoop {
     pending: PendingBatch,
     /// Decisions were discarded, and the store was not in its place to restore the plane from.
     needs_restore: bool,
+    /// When the machine's clock was last read.
+    clock_read_at: Instant,
 }
 
 impl EventLoop {
@@ -83,25 +88,26 @@ impl EventLoop {
         effects: EffectRunner,
     ) -> Result<(PlaneHandle, EventLoop), StoreError> {
         let term = store.take_leadership().await?;
-        let (plane, clock) = restore(&store, &settings, term, None).await?;
+        let start = start_clock(&store, &settings, term).await?;
+        let clock = Clock::starting_at(start.now);
+        let (plane, newest_job) = restore(&store, &settings, term, clock).await?;
         info!(%term, open_jobs = plane.open_jobs(), workers = plane.workers().count(), "plane restored");
-        let (handle, inbox, tick) = PlaneHandle::new(clock);
-        let pending = PendingBatch::default();
-        Ok((
-            handle,
-            EventLoop {
-                store,
-                term,
-                settings,
-                plane,
-                clock,
-                effects,
-                inbox,
-                tick,
-                pending,
-                needs_restore: false,
-            },
-        ))
+        let (handle, inbox, tick) = PlaneHandle::new(clock, newest_job);
+        let mut event_loop = EventLoop {
+            store,
+            term,
+            settings,
+            plane,
+            clock,
+            effects,
+            inbox,
+            tick,
+            pending: PendingBatch::default(),
+            needs_restore: false,
+            clock_read_at: Instant::now(),
+        };
+        event_loop.step(clock.now(), PlaneEvent::ClockStarted(start), None);
+        Ok((handle, event_loop))
     }
 
     /// Runs until it is told to stop, or until the store fails in a way that a restored plane cannot recover from.
@@ -214,6 +220,10 @@ impl EventLoop {
         if self.plane.wake_at().0 <= now {
             self.step(now, PlaneEvent::Tick, None);
         }
+        if self.clock_read_at.elapsed() >= CLOCK_READ_EVERY {
+            self.clock_read_at = Instant::now();
+            self.step(now, PlaneEvent::ClockRead { wall: machine_time() }, None);
+        }
         self.step(now, PlaneEvent::Flush, None);
         stops
     }
@@ -294,7 +304,7 @@ impl EventLoop {
         let restored = async {
             // A new term: messages from before the failure must not count as new evidence.
             let term = self.store.take_leadership().await?;
-            let (plane, _) = restore(&self.store, &self.settings, term, Some(self.clock)).await?;
+            let (plane, _) = restore(&self.store, &self.settings, term, self.clock).await?;
             Ok((term, plane))
         };
         match restored.await {
@@ -327,20 +337,31 @@ impl EventLoop {
     }
 }
 
-/// The plane as the store has it, and the clock it runs by.
+/// At which time the plane starts. If its time goes back, so do the stored ones.
+async fn start_clock(store: &Store, settings: &Settings, term: Term) -> Result<ClockStart, StoreError> {
+    let latest = store.restore_fleet().await?.latest;
+    let start = ClockStart::new(machine_time(), latest, settings.trust_clock);
+    if let Some(by) = start.set_back {
+        store.set_back(term, by).await?;
+        warn!(from = %by.from, to = %by.to, "the clock went back; stored times set back");
+    }
+    Ok(start)
+}
+
+/// The plane as the store has it, and the newest job there.
 async fn restore(
     store: &Store,
     settings: &Settings,
     term: Term,
-    clock: Option<Clock>,
-) -> Result<(Plane, Clock), StoreError> {
+    clock: Clock,
+) -> Result<(Plane, Option<JobId>), StoreError> {
     let fleet = store.restore_fleet().await?;
-    let clock = clock.unwrap_or_else(|| Clock::not_before(fleet.latest));
+    let newest_job = fleet.newest_job;
     let mut plane = Plane::restore(settings.clone(), term, clock.now(), fleet);
     let mut after = None;
     loop {
         let page = store.open_jobs(after, RESTORE_PAGE).await?;
-        let Some((last, _)) = page.last() else { return Ok((plane, clock)) };
+        let Some((last, _)) = page.last() else { return Ok((plane, newest_job)) };
         after = Some(last.id);
         plane.load_jobs(clock.now(), page);
     }

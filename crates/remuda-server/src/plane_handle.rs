@@ -69,6 +69,17 @@ fn no_answer() -> PlaneError {
     PlaneError::OutcomeUnknown("the event loop ended before it answered".to_owned())
 }
 
+/// The next id of a version 7 UUID; `ids` ignores a time that is earlier than the last one.
+fn next_id(ids: &ContextV7, millis: u64) -> JobId {
+    let nanos = u32::try_from(millis % 1000 * 1_000_000).unwrap_or(0);
+    JobId::from_u128(Uuid::new_v7(UuidTime::from_unix(ids, millis / 1000, nanos)).as_u128())
+}
+
+/// The time part of an id.
+fn id_millis(job: JobId) -> u64 {
+    u64::try_from(job.as_u128() >> 80).unwrap_or(0)
+}
+
 #[derive(Clone, Debug)]
 pub struct PlaneHandle {
     inbox: mpsc::Sender<Message>,
@@ -79,20 +90,26 @@ pub struct PlaneHandle {
 }
 
 impl PlaneHandle {
-    /// The handle, and the event loop's ends of its channel and tick.
-    pub(crate) fn new(clock: Clock) -> (PlaneHandle, mpsc::Receiver<Message>, Arc<AtomicU64>) {
+    /// The handle, and the event loop's ends of its channel and tick. `newest_job`: the newest id in the store.
+    pub(crate) fn new(
+        clock: Clock,
+        newest_job: Option<JobId>,
+    ) -> (PlaneHandle, mpsc::Receiver<Message>, Arc<AtomicU64>) {
         let (sender, inbox) = mpsc::channel(INBOX_MAX);
         let tick = Arc::new(AtomicU64::new(clock.now().as_millis()));
-        let ids = Arc::new(Mutex::new(ContextV7::new()));
+        let ids = ContextV7::new();
+        if let Some(newest) = newest_job {
+            // Ids never go back, so from now on they are greater than the newest one.
+            next_id(&ids, id_millis(newest) + 1);
+        }
+        let ids = Arc::new(Mutex::new(ids));
         (PlaneHandle { inbox: sender, ids, clock, tick: tick.clone() }, inbox, tick)
     }
 
-    /// A new job id: ordered by time, not guessable.
+    /// A new job id: greater than every earlier one, also if the clock went back; not guessable.
     pub fn new_job_id(&self) -> JobId {
-        let millis = self.clock.now().as_millis();
-        let nanos = u32::try_from(millis % 1000 * 1_000_000).unwrap_or(0);
         let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
-        JobId::from_u128(Uuid::new_v7(UuidTime::from_unix(&*ids, millis / 1000, nanos)).as_u128())
+        next_id(&ids, self.clock.now().as_millis())
     }
 
     /// Sends an event; the answer comes once every record it depends on is stored. A full inbox refuses.
@@ -162,5 +179,22 @@ impl PlaneHandle {
     /// How long ago the event loop last completed an iteration.
     pub fn tick_age(&self) -> Duration {
         self.clock.now().since(Timestamp::from_millis(self.last_tick()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_net::clock::machine_time;
+
+    use super::*;
+
+    /// Faults: K1.
+    #[test]
+    fn ids_continue_after_the_newest_stored_one_although_the_clock_went_back() {
+        let ahead = machine_time().plus(Duration::from_secs(50 * 365 * 24 * 3600));
+        let newest = PlaneHandle::new(Clock::starting_at(ahead), None).0.new_job_id();
+        let (handle, ..) = PlaneHandle::new(Clock::starting_now(), Some(newest));
+        let ids: Vec<_> = (0..1000).map(|_| handle.new_job_id()).collect();
+        assert!(ids[0] > newest && ids.is_sorted_by(|a, b| a < b), "{newest} {:?}", ids[0]);
     }
 }

@@ -18,7 +18,7 @@ use remuda_core::provider::ProviderCall;
 use remuda_net::secret::Secret;
 use remuda_store::blobs::BlobStore;
 use remuda_store::{Store, StoreError};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::audit::Audit;
@@ -48,6 +48,7 @@ pub struct Serving {
     access: Arc<AccessControl>,
     /// For callers in the same process, which need no connection.
     pub context: http::Context,
+    restart: Arc<Notify>,
     stop: watch::Sender<bool>,
     main: JoinHandle<anyhow::Result<()>>,
 }
@@ -110,11 +111,12 @@ impl Serving {
             access.clone(),
             tasks.clone(),
         );
+        let restart = live.restart.clone();
         let parts = Parts { resolved, context: &context, live, listening, fleets, calls, stopping };
         parts.spawn_all(&tasks);
         let main = MainTask { event_loop, tasks, store }.run(plane.clone(), stop.clone());
         let main = tokio::spawn(main);
-        Ok(Serving { address, plane, access, context, stop, main })
+        Ok(Serving { address, plane, access, context, restart, stop, main })
     }
 
     /// Where it answers.
@@ -131,6 +133,11 @@ impl Serving {
     /// For a program of its own: a stuck event loop ends the process, so that a process supervisor restarts it.
     pub fn end_process_if_stuck(&self) {
         watchdog::start(self.plane.clone());
+    }
+
+    /// Notified when the machine's clock was set back: the caller should stop this plane and start it again.
+    pub fn restart_wanted(&self) -> Arc<Notify> {
+        self.restart.clone()
     }
 
     /// Returns when the plane has failed; pending otherwise.

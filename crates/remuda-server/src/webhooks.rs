@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use remuda_core::clock::signing_time;
 use remuda_core::document::Collection;
 use remuda_core::id::JobId;
 use remuda_core::plane::PlaneEvent;
@@ -33,6 +34,7 @@ use self::target::GuardedResolver;
 use crate::plane_handle::PlaneHandle;
 use crate::shutdown::stopped;
 use crate::tasks::Ticker;
+use remuda_net::clock::machine_time;
 use remuda_net::http_client as dial;
 
 /// A target that takes longer has not accepted.
@@ -224,10 +226,11 @@ impl WebhookSender {
             self.targets.sent(&held.target);
             held.due = None;
             let news = held.news.clone();
+            let signed_at = signing_time(now, machine_time());
             let request = self.policy.check(&news.url).and_then(|url| Ok((self.clients.for_url(&url)?, url)));
             in_flight.spawn(async move {
                 let outcome = match request {
-                    Ok((http, url)) => deliver(&http, url, &news, now).await,
+                    Ok((http, url)) => deliver(&http, url, &news, signed_at).await,
                     Err(problem) => Err(problem),
                 };
                 (news.job, outcome)
@@ -295,14 +298,19 @@ impl WebhookClients {
     }
 }
 
-async fn deliver(http: &Client, url: Url, news: &WebhookDelivery, now: Timestamp) -> Result<(), String> {
+async fn deliver(
+    http: &Client,
+    url: Url,
+    news: &WebhookDelivery,
+    signed_at: Timestamp,
+) -> Result<(), String> {
     let mut request = http
         .post(url)
         .header(header::CONTENT_TYPE, "application/json")
         .header(header::USER_AGENT, concat!("remuda/", env!("CARGO_PKG_VERSION")))
         .header("Remuda-Webhook-Id", news.job.to_string())
         .body(news.body.get().to_owned());
-    if let Some(signature) = news.signature(now) {
+    if let Some(signature) = news.signature(signed_at) {
         request = request.header("Remuda-Signature", signature);
     }
     let answer = request.send().await.map_err(|error| root_cause(&error))?;

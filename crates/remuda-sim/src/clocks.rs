@@ -4,12 +4,13 @@
 //! | clock | what a world does to it |
 //! |---|---|
 //! | a worker's | off by years, 5 % fast or slow: in every world, so the other laws hold with it (K3, K5) |
-//! | the plane's, when it starts | an hour off, either way: `Fault::KillPlane`, `Fault::ReplacePlane` |
+//! | the plane's, when it starts | an hour off, either way, or fifty years ahead: `Fault::KillPlane`, `Fault::ReplacePlane`, `Scenario::first_jump` |
 //! | the plane's, while it runs | set by an hour or by more than a lease: `Fault::JumpClock` (K1) |
 //!
 //! The core has no wall clock: it is given the time of each step. `remuda serve` and `remuda worker` read the wall clock
 //! once, when they start, and add a monotonic clock (`remuda-net/src/clock.rs`, with its own tests); so does the simulated
-//! plane. What is left to show here is that nothing else takes a time from a clock that jumps, and that no time of one
+//! plane. At which time it starts then, `core::clock` decides, and S10 also says: with a right clock the plane starts at the
+//! right time, whatever an earlier start did, and no stored record is ahead of it. What is left to show here is that nothing else takes a time from a clock that jumps, and that no time of one
 //! machine is compared with that of another. A start at another time of the day is not part of the comparison: budgets are
 //! per day, and deadlines are stored as wall time.
 

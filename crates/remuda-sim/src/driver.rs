@@ -17,7 +17,7 @@ pub(crate) struct Driver {
     pub(crate) number: usize,
     pub(crate) plane: Plane,
     pub(crate) term: Term,
-    /// Added to the true time: the wall clock at the start, or the latest time in the store if that is later.
+    /// Added to the true time: the time at which the plane started, as `core::clock` decides it.
     pub(crate) offset: i64,
     pub(crate) paused_until: u64,
     pub(crate) inbox: VecDeque<Incoming>,

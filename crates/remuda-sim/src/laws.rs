@@ -12,7 +12,7 @@
 //! | S7 | attempts are bounded, poison crashes no third worker, no worker is blamed for an attempt it never got, failures have causes | `commits` |
 //! | S8 | no more pods than allowed and no more money, per hour and per day; foreign pods are never touched; what is above a lowered maximum is drained; a refused key is confirmed; a forgotten machine is gone, one that was given up does not come back; after three failed creations the next is delayed | `pods`, `rentals` |
 //! | S9 | nothing of an older term is written | `commits` |
-//! | S10 | the same world with other wall clocks, set differently while it runs, decides the same at the same moments; clocks that run 5 % apart break no other law | `clocks` |
+//! | S10 | the same world with other wall clocks, set differently while it runs, decides the same at the same moments; clocks that run 5 % apart break no other law; with a right clock the plane starts at the right time, whatever an earlier start did | `clocks`, `laws` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their limits | `plane_state` |
 //! | S12 | a block concerns a workflow or, on evidence, its shape, holds, and ends with one trial and for a recorded reason; silent workers get no work; every waiting job has a reason; pins, exclusions and preferences hold; no work before a machine is ready; every index is correct | `commits`, `placement`, `verdicts`, `rentals`, `plane_state` |
 //! | S16 | a worker whose messages arrive in time is never suspect, stale or offline, and the brake holds no verdict on it | `presence` |
@@ -57,7 +57,7 @@ use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::machine::Presence;
 use remuda_core::plane::Plane;
-use remuda_core::record::StateRow;
+use remuda_core::record::{StateRow, StoredState};
 use remuda_core::scope::BlockScope;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
@@ -72,6 +72,8 @@ use crate::store::Store;
 
 pub(crate) use fairness::FairShare;
 
+/// A plane that starts with a right clock may be this much ahead: a clock that is behind by less is taken for drift.
+const CLOCK_ERROR_MAX: Duration = Duration::from_secs(60);
 /// The brake holds back the verdict on a worker for no longer than this after its lease ran out: a rented machine stops
 /// itself after 15 minutes without contact. `brake/mass_loss.rs` has the same number, so a verdict falls neither earlier
 /// nor later.
@@ -290,6 +292,26 @@ impl Laws {
         (self.braked_since, self.rereversed_at) = (None, None);
         if let Some(share) = &mut self.share {
             share.restart();
+        }
+    }
+
+    /// The plane starts, and its wall clock is right.
+    pub(crate) fn started_with_right_clock(
+        &mut self,
+        true_time: Timestamp,
+        now: Timestamp,
+        at: u64,
+        stored: &StoredState,
+    ) {
+        let ahead = now.apart(true_time);
+        if ahead > CLOCK_ERROR_MAX {
+            let what = format!("the clock is right, and the plane starts at {now} in place of {true_time}");
+            self.violated(Law::S10, at, what);
+        }
+        let jobs = stored.jobs.iter().map(|(job, status)| job.accepted_at.max(status.changed_at));
+        let workers = stored.workers.iter().map(|row| row.seen_at.max(row.changed_at));
+        if let Some(newest) = jobs.chain(workers).max().filter(|newest| *newest > now) {
+            self.violated(Law::S10, at, format!("a stored record is of {newest}, and it is {now}"));
         }
     }
 

@@ -1,6 +1,7 @@
 //! Messages between agents, clients and the plane. `world::network` delivers them.
 
 use remuda_core::agent::CallError;
+use remuda_core::clock::ClockStart;
 use remuda_core::fleet::FleetOrder;
 use remuda_core::id::{FleetId, Hash, JobId, MachineId, WorkerId};
 use remuda_core::plane::JoinProof;
@@ -77,6 +78,8 @@ pub(crate) enum PlaneRequest {
     Reload,
     /// Tells the plane the name of its deployment.
     Deployment,
+    /// Tells the plane at which time it starts.
+    ClockStarted(ClockStart),
 }
 
 #[derive(Clone, Debug)]

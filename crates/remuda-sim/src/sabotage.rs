@@ -33,6 +33,10 @@ pub enum Sabotage {
     NoStartGrace,
     /// The plane is given the time of a wall clock that is set while it runs.
     WallClockLeases,
+    /// A plane never starts at a time before the latest stored one.
+    KeepWrongTime,
+    /// A plane whose time goes back leaves the stored times as they are.
+    KeepWrongRecords,
     /// An attempt has a fixed time limit, regardless of its progress.
     FixedTimeLimit,
     /// A cut connection counts as closed by its worker, so that no brake holds when the plane is cut off.
@@ -172,7 +176,7 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 impl Sabotage {
     /// Every sabotage, with laws of which at least one must detect it.
-    pub const ALL: [(Sabotage, &'static [Law]); 78] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 80] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -185,6 +189,8 @@ impl Sabotage {
         (Sabotage::RequeueOnTimeout, &[Law::S6]),
         (Sabotage::NoStartGrace, &[Law::S6]),
         (Sabotage::WallClockLeases, &[Law::S10]),
+        (Sabotage::KeepWrongTime, &[Law::S10]),
+        (Sabotage::KeepWrongRecords, &[Law::S10]),
         (Sabotage::FixedTimeLimit, &[Law::S6]),
         (Sabotage::NoMassLossBrake, &[Law::S6]),
         (Sabotage::HastySuspicion, &[Law::S16]),

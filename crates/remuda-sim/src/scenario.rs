@@ -30,6 +30,8 @@ pub(crate) struct Scenario {
     pub(crate) weather: Weather,
     /// The wall clock when the world starts.
     pub(crate) epoch: u64,
+    /// By how much the wall clock is wrong at the first start of the plane.
+    pub(crate) first_jump: i64,
     /// Added to the clock of every host.
     pub(crate) clock_shift: u64,
     pub(crate) core: Settings,
@@ -172,6 +174,7 @@ impl Scenario {
         Scenario {
             weather,
             epoch: EPOCH,
+            first_jump: 0,
             clock_shift: 0,
             core,
             blocks_max,
@@ -226,6 +229,7 @@ impl Scenario {
         Scenario {
             weather,
             epoch: EPOCH,
+            first_jump: 0,
             clock_shift: 0,
             core,
             blocks_max,

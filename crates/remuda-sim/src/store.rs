@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use remuda_core::clock::SetBack;
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term, WorkerId};
 use remuda_core::record::{
@@ -54,7 +55,23 @@ impl Store {
             documents: self.held_documents(),
             sequence: self.sequence,
             latest: self.latest,
+            newest_job: self.jobs.keys().last().copied(),
         }
+    }
+
+    /// As every real store does it: all or nothing.
+    pub(crate) fn set_back(&mut self, by: SetBack) {
+        let readable = "what was stored can be read";
+        for (accepted, status) in self.jobs.values_mut() {
+            by.apply_to_job(Arc::make_mut(accepted), status).expect(readable);
+        }
+        self.workers.values_mut().for_each(|row| by.apply(row).expect(readable));
+        self.blocks.values_mut().for_each(|row| by.apply(row).expect(readable));
+        self.quarantine.values_mut().for_each(|row| by.apply(row).expect(readable));
+        for document in self.documents.values_mut() {
+            *document = Arc::new(by.apply_to_document(document).expect(readable));
+        }
+        self.latest = by.to;
     }
 
     fn held_documents(&self) -> Vec<Arc<Document>> {

@@ -95,6 +95,7 @@ impl<'t> World<'t> {
     pub(crate) fn with_clocks(seed: u64, settings: &WorldSettings, shift: ClockShift) -> Self {
         let mut random = Random::new(seed);
         let mut scenario = Scenario::draw(&mut random, settings);
+        scenario.set_clocks_wrong(seed);
         scenario.shift_clocks(shift);
         let mut world = World {
             now: 0,
@@ -134,7 +135,7 @@ impl<'t> World<'t> {
     }
 
     fn schedule_start(&mut self) {
-        self.schedule(0, SimEvent::PlaneStart { jump: 0 });
+        self.schedule(0, SimEvent::PlaneStart { jump: self.scenario.first_jump });
         for host in 0..self.hosts.len() {
             let at = self.random.below(2000);
             self.schedule(at, SimEvent::AgentStart { host });

@@ -14,7 +14,9 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::LoseBatch
         | Sabotage::NoTerm
         | Sabotage::NoStartGrace
-        | Sabotage::WallClockLeases => Weather::Plane,
+        | Sabotage::WallClockLeases
+        | Sabotage::KeepWrongTime
+        | Sabotage::KeepWrongRecords => Weather::Plane,
         Sabotage::OrdersBeforeCommit | Sabotage::RunUncommittedEffects => Weather::Store,
         Sabotage::HistoryOnly
         | Sabotage::HistoryFirst

@@ -8,6 +8,8 @@ pub(super) mod sample;
 
 use std::collections::BTreeSet;
 
+use remuda_core::clock::SetBack;
+use remuda_core::document::{Collection, Document};
 use remuda_core::event_kind::EventKind;
 use remuda_core::id::{Hash, JobId, Sequence, Term};
 use remuda_core::machine::WorkerState;
@@ -45,6 +47,7 @@ macro_rules! store_contract_tests {
             records_written_twice_change_nothing
             retention_spares_open_jobs_and_respects_its_limit
             time_and_sequence_never_decrease
+            times_are_set_back_together
             concurrent_commits_lose_nothing
             batches_are_written_in_order
             cycle_reports_are_newest_first
@@ -367,6 +370,57 @@ pub(super) async fn time_and_sequence_never_decrease(fixture: &impl StoreFixture
     drop(store);
     let stored = fixture.open().await.restore().await.unwrap();
     assert_eq!((stored.sequence, stored.latest), (Sequence(9), at(60)));
+}
+
+pub(super) async fn times_are_set_back_together(fixture: &impl StoreFixture) {
+    let (store, term) = open_as_leader(fixture).await;
+    let by = SetBack { from: at(1_000_000), to: at(1000) };
+    let mut row = sample::worker_row("gpu-1", WorkerState::Active);
+    (row.joined_at, row.seen_at, row.changed_at) = (at(999_000), at(1_000_000), at(999_500));
+    let mut late = job(2);
+    (late.accepted_at, late.deadline) = (at(999_900), Some(at(1_060_000)));
+    let mut block = sample::block("gpu-1", 1, 1);
+    block.until = at(1_030_000);
+    let asset = Document {
+        collection: Collection::Asset,
+        id: "a".to_owned(),
+        tenant: None,
+        index_key: String::new(),
+        expires_at: Some(at(1_500_000)),
+        body: body("{}"),
+    };
+    let report = Record::Cycle { at: at(999_990), report: body("{}") };
+    let ended = Record::JobStatus { job: sample::id(3), status: completed(999_950, 1) };
+    let records = vec![
+        accepted(job(1), queued(900)),
+        accepted(late, queued(999_900)),
+        accepted(job(3), queued(999_900)),
+        ended,
+        Record::Worker(Box::new(row)),
+        Record::Block(block),
+        Record::Document(asset.into()),
+        event(1, 999_900, EventKind::JobQueued, Some(2)),
+        report,
+    ];
+    commit(&store, term, records).await;
+    store.set_back(term, by).await.unwrap();
+    drop(store);
+
+    let store = fixture.open().await;
+    let stored = store.restore().await.unwrap();
+    assert_eq!((stored.latest, stored.newest_job), (by.to, Some(sample::id(3))));
+    assert_eq!(stored.jobs[0], (job(1), queued(900)), "it was stored before the clock was wrong");
+    let (late, status) = &stored.jobs[1];
+    assert_eq!((late.accepted_at, late.deadline, status.changed_at), (at(1000), Some(at(61_000)), at(1000)));
+    let worker = &stored.workers[0];
+    assert_eq!((worker.joined_at, worker.seen_at, worker.changed_at), (at(0), at(1000), at(500)));
+    assert_eq!(stored.blocks[0].until, at(31_000));
+    assert_eq!(store.events(Sequence(0), 9).await.unwrap()[0].at, by.to);
+    assert_eq!(store.cycles(9).await.unwrap()[0].0, at(990));
+    let asset = store.document(Collection::Asset, "a").await.unwrap().unwrap();
+    assert_eq!(asset.expires_at, Some(at(501_000)));
+    let deleted = store.delete_ended_before(at(1001), 99).await.unwrap();
+    assert_eq!(deleted, 3, "the ended job, its event and the report are as old as they are");
 }
 
 pub(super) async fn concurrent_commits_lose_nothing(fixture: &impl StoreFixture) {

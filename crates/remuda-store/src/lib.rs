@@ -27,6 +27,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use remuda_core::clock::SetBack;
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term};
 use remuda_core::record::{AcceptedJob, JobStatus, Record, StateRow, StoredEvent, StoredState};
@@ -111,6 +112,15 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.take_leadership()),
             Store::Sqlite(store) => store.take_leadership().await,
+        }
+    }
+
+    /// Sets every stored time back in one transaction, because the plane's time went back. All or nothing: a time that was
+    /// set back twice would be wrong.
+    pub async fn set_back(&self, term: Term, by: SetBack) -> Result<(), StoreError> {
+        match self {
+            Store::Memory(store) => store.set_back(by),
+            Store::Sqlite(store) => store.set_back(term, by).await,
         }
     }
 

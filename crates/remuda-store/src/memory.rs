@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use remuda_core::clock::SetBack;
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term, WorkerId};
 use remuda_core::record::{
@@ -83,7 +84,15 @@ impl MemoryStore {
                 .collect(),
             sequence: tables.sequence,
             latest: tables.latest,
+            newest_job: tables.jobs.keys().last().copied(),
         }
+    }
+
+    pub(super) fn set_back(&self, by: SetBack) -> Result<(), StoreError> {
+        self.tables().set_back(by).map_err(|error| StoreError::Unreadable {
+            path: "memory:".into(),
+            what: format!("a record has no readable form: {error}"),
+        })
     }
 
     pub(super) fn commit(&self, term: Term, batch: RecordBatch) -> Result<(), StoreError> {
@@ -274,6 +283,26 @@ impl Tables {
         }
         let result = self.jobs.remove(&accepted.id).and_then(|job| job.result);
         self.jobs.insert(accepted.id, Job { accepted, status, workflow, result });
+    }
+
+    fn set_back(&mut self, by: SetBack) -> serde_json::Result<()> {
+        for job in self.jobs.values_mut() {
+            by.apply_to_job(Arc::make_mut(&mut job.accepted), &mut job.status)?;
+        }
+        self.workers.values_mut().try_for_each(|row| by.apply(row))?;
+        self.blocks.values_mut().try_for_each(|row| by.apply(row))?;
+        self.quarantine.values_mut().try_for_each(|row| by.apply(row))?;
+        for document in self.documents.values_mut() {
+            *document = Arc::new(by.apply_to_document(document)?);
+        }
+        for event in self.events.values_mut() {
+            let at = by.time(event.at);
+            Arc::make_mut(event).at = at;
+        }
+        let ahead = self.cycles.split_off(&by.to);
+        self.cycles.extend(ahead.into_iter().map(|(at, report)| (by.span(at), report)));
+        self.latest = by.to;
+        Ok(())
     }
 
     fn delete_ended_before(&mut self, before: Timestamp, limit: usize) -> usize {

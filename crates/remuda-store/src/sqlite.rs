@@ -23,6 +23,7 @@ mod read;
 mod recover;
 mod retention;
 mod schema;
+mod set_back;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -32,6 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use remuda_core::clock::SetBack;
 use remuda_core::id::Term;
 use remuda_core::time::Timestamp;
 use tokio::sync::{Semaphore, oneshot};
@@ -101,6 +103,12 @@ impl SqliteStore {
     pub(super) async fn take_leadership(&self) -> Result<Term, StoreError> {
         let (reply, answer) = oneshot::channel();
         self.request(Request::TakeLeadership { reply }).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    pub(super) async fn set_back(&self, term: Term, by: SetBack) -> Result<(), StoreError> {
+        let (reply, answer) = oneshot::channel();
+        self.request(Request::SetBack { term, by, reply }).await?;
         answer.await.map_err(|_| StoreError::Closed)?
     }
 

@@ -10,7 +10,6 @@ use std::time::Duration;
 use anyhow::bail;
 use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentExit, CallError};
 use remuda_core::service::{ServiceEvent, ServiceExit};
-use remuda_core::time::Timestamp;
 use remuda_net::clock::Clock;
 use remuda_net::secret::Secret;
 use serde_json::{Map, Value};
@@ -41,7 +40,7 @@ const EVENTS_MAX: usize = 4096;
 /// the same name, or dismissed.
 pub async fn run(options: WorkerOptions, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-    let (clock, live) = (Clock::not_before(Timestamp::ZERO), LiveSinks::default());
+    let (clock, live) = (Clock::starting_now(), LiveSinks::default());
     let mut senders = JoinSet::new();
     senders.spawn(live.previews.clone().run(live.reports.clone()));
     senders.spawn(live.reports.clone().run());

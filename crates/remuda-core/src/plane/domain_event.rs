@@ -9,6 +9,7 @@ use super::FleetEvent;
 use crate::affinity::Affinity;
 use crate::block::Block;
 use crate::cause::Cause;
+use crate::clock::{ClockDifference, ClockStart};
 use crate::event_kind::EventKind;
 use crate::id::{Attempt, Incarnation, Shape, WorkerId};
 use crate::job::Job;
@@ -99,6 +100,10 @@ pub(super) enum DomainEvent<'a> {
     WebhookSettled(&'a DeliveryResult),
     SettingsReloaded,
     PlaneAway(Duration),
+    /// The plane started with a clock that a person should check.
+    ClockAtStart(&'a ClockStart),
+    /// The machine's clock was set while the plane runs.
+    ClockChanged(ClockDifference),
 }
 
 /// A failed attempt.
@@ -240,6 +245,8 @@ impl<'a> DomainEvent<'a> {
             DomainEvent::WebhookSettled(result) => webhook_settled(result),
             DomainEvent::SettingsReloaded => It::new(Kind::PlaneSettings, []),
             DomainEvent::PlaneAway(away) => It::new(Kind::PlaneAway, [("millis", millis(away))]),
+            DomainEvent::ClockAtStart(start) => clock_at_start(start),
+            DomainEvent::ClockChanged(difference) => It::new(Kind::PlaneClock, difference.detail()),
         }
     }
 }
@@ -324,6 +331,14 @@ fn block_detail<'a>(
         ("reason", reason.into()),
     ];
     EventDescription::new(kind, detail)
+}
+
+fn clock_at_start<'a>(start: &ClockStart) -> EventDescription<'a> {
+    let difference = ClockDifference::new(start.now, start.wall);
+    let detail = [("ahead_millis", difference.ahead_millis.into()), ("problem", start.problem().into())];
+    EventDescription::new(EventKind::PlaneClock, detail)
+        .with("from", start.set_back.map(|it| it.from.to_string().into()))
+        .with("to", start.set_back.map(|it| it.to.to_string().into()))
 }
 
 fn webhook_settled(result: &DeliveryResult) -> EventDescription<'_> {

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::JobSubmission;
 use crate::affinity::Affinity;
+use crate::clock::ClockStart;
 use crate::cycle;
 use crate::document::{Collection, Document};
 use crate::fleet;
@@ -15,6 +16,7 @@ use crate::provider;
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
+use crate::time::Timestamp;
 use crate::webhook::DeliveryResult;
 use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
@@ -106,6 +108,12 @@ pub enum PlaneEvent {
     },
     /// The settings were reloaded.
     ReloadSettings(Box<Settings>),
+    /// The plane starts at this time; the first event after `Plane::restore`.
+    ClockStarted(ClockStart),
+    /// What the machine's clock shows; sent about once a second.
+    ClockRead {
+        wall: Timestamp,
+    },
     /// An operator requests a control cycle now.
     RunCycle,
     /// Time passed.
@@ -173,6 +181,8 @@ pub enum PlaneEffect {
     /// A provider call; its result comes back as `PlaneEvent::Provider`. Calls of a fleet are made in order. If the
     /// plane dies before making them they are lost, and the next plane lists the pods first.
     CallProvider { fleet: FleetId, call: provider::ProviderCall },
+    /// The machine's clock was set back: the plane has to stop and start again, to take its time.
+    RestartPlane,
     /// A cycle report for the log.
     ReportCycle(Arc<cycle::CycleReport>),
 }

@@ -65,7 +65,7 @@ async fn sweep(
     touch_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
     touch_for_assets(blobs, store, now).await?;
     touch_for_uploads(blobs, store, now).await?;
-    blobs.delete_unused(before).await.context("deleting blobs")
+    blobs.delete_unused(now, before).await.context("deleting blobs")
 }
 
 /// Open jobs come oldest first; jobs accepted later touched their blobs at submission.

@@ -173,6 +173,7 @@ impl World<'_> {
             }
             PlaneRequest::Reload => PlaneEvent::ReloadSettings(Box::new(self.scenario.core.clone())),
             PlaneRequest::Deployment => PlaneEvent::NameDeployment(DEPLOYMENT.to_owned()),
+            PlaneRequest::ClockStarted(start) => PlaneEvent::ClockStarted(start),
         };
         Some((event, token))
     }
@@ -224,7 +225,11 @@ impl World<'_> {
                     let quiet_until = self.laws.quiet_until(self.now, &fleet);
                     batch.effects.push(Release::ProviderCall { fleet, call, quiet_until });
                 }
-                PlaneEffect::Progress { .. } | PlaneEffect::WebhookQueued | PlaneEffect::ReportCycle(_) => {}
+                // The simulated plane reads no clock while it runs, so it is never told to start again.
+                PlaneEffect::Progress { .. }
+                | PlaneEffect::WebhookQueued
+                | PlaneEffect::RestartPlane
+                | PlaneEffect::ReportCycle(_) => {}
             }
         }
         self.note("step", driver.term.0, batch.records.len() as u64);

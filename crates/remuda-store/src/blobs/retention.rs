@@ -1,12 +1,12 @@
 //! Deletes unused blobs, one subfolder at a time. The caller knows which blobs are needed: it touches them first, and then
 //! passes the age limit.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 
 use remuda_core::time::Timestamp;
 
-use super::{BlobError, BlobHash, BlobStore, Shared, last_used};
+use super::{BlobError, BlobHash, BlobStore, Shared, last_used, set_last_used};
 
 /// Number and size of the deleted blobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,12 +16,14 @@ pub struct DeletedBlobs {
 }
 
 impl BlobStore {
-    /// Deletes every blob that was last used before `before`. Other files in the folder are not touched.
-    pub async fn delete_unused(&self, before: Timestamp) -> Result<DeletedBlobs, BlobError> {
+    /// Deletes every blob that was last used before `before`. Other files in the folder are not touched. A blob that was last
+    /// used in the future got its time from a wrong clock: its age is counted from `now`.
+    pub async fn delete_unused(&self, now: Timestamp, before: Timestamp) -> Result<DeletedBlobs, BlobError> {
         let mut deleted = DeletedBlobs::default();
         for shard in 0..=u8::MAX {
-            let step = self
-                .run(move |shared| shared.delete_unused(shard, before).map_err(|error| shared.failed(error)));
+            let step = self.run(move |shared| {
+                shared.delete_unused(shard, now, before).map_err(|error| shared.failed(error))
+            });
             let step = step.await?;
             deleted.blobs += step.blobs;
             deleted.bytes += step.bytes;
@@ -31,7 +33,7 @@ impl BlobStore {
 }
 
 impl Shared {
-    fn delete_unused(&self, shard: u8, before: Timestamp) -> io::Result<DeletedBlobs> {
+    fn delete_unused(&self, shard: u8, now: Timestamp, before: Timestamp) -> io::Result<DeletedBlobs> {
         let mut deleted = DeletedBlobs::default();
         let entries = match fs::read_dir(self.shard(shard)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(deleted),
@@ -45,7 +47,11 @@ impl Shared {
             // Locked per file, so that no request waits for a whole subfolder.
             let _guard = self.lock_shard(shard);
             let Some(meta) = self.metadata(hash)? else { continue };
-            if last_used(&meta)? < before {
+            let used_at = last_used(&meta)?;
+            if used_at > now {
+                set_last_used(&File::open(self.path(hash))?, now)?;
+            }
+            if used_at < before {
                 fs::remove_file(self.path(hash))?;
                 deleted.blobs += 1;
                 deleted.bytes += meta.len();

@@ -178,15 +178,16 @@ async fn only_unused_blobs_are_deleted() {
     let upload = blobs.begin_upload().await.unwrap().write(b"put again").await.unwrap();
     upload.finish(Some(again), later).await.unwrap();
 
-    assert_eq!(blobs.delete_unused(NOW).await.unwrap(), DeletedBlobs::default());
-    assert_eq!(blobs.delete_unused(NOW.plus(DAY)).await.unwrap(), DeletedBlobs { blobs: 1, bytes: 3 });
+    assert_eq!(blobs.delete_unused(later, NOW).await.unwrap(), DeletedBlobs::default());
+    let deleted = blobs.delete_unused(later, NOW.plus(DAY)).await.unwrap();
+    assert_eq!(deleted, DeletedBlobs { blobs: 1, bytes: 3 });
     assert_eq!(blobs.size(old).await.unwrap(), None);
     assert!(unrelated.exists());
     for used in [touched, named, read, again] {
         assert!(blobs.size(used).await.unwrap().is_some());
     }
     // Asking for the size does not count as use.
-    assert_eq!(blobs.delete_unused(later.plus(DAY)).await.unwrap().blobs, 4);
+    assert_eq!(blobs.delete_unused(later.plus(DAY), later.plus(DAY)).await.unwrap().blobs, 4);
     assert_eq!(files(&root).len(), 1);
 }
 
@@ -196,5 +197,17 @@ async fn touch_within_an_hour_writes_nothing() {
     let hash = put(&blobs, b"horse", None).await.unwrap().hash;
     let soon = NOW.plus(TOUCH_EVERY / 2);
     blobs.touch(hash, soon).await.unwrap();
-    assert_eq!(blobs.delete_unused(NOW.plus(Duration::from_millis(1))).await.unwrap().blobs, 1);
+    assert_eq!(blobs.delete_unused(soon, NOW.plus(Duration::from_millis(1))).await.unwrap().blobs, 1);
+}
+
+/// Faults: K1.
+#[tokio::test]
+async fn blob_from_a_clock_that_was_ahead_ages_from_now_on() {
+    let (_folder, blobs) = blobs(1000).await;
+    let upload = blobs.begin_upload().await.unwrap().write(b"horse").await.unwrap();
+    let hash = upload.finish(None, NOW.plus(50 * 365 * DAY)).await.unwrap().hash;
+    assert_eq!(blobs.delete_unused(NOW, NOW.minus(DAY)).await.unwrap().blobs, 0);
+    assert_eq!(blobs.delete_unused(NOW.plus(2 * DAY), NOW).await.unwrap().blobs, 0);
+    assert_eq!(blobs.delete_unused(NOW.plus(2 * DAY), NOW.plus(DAY)).await.unwrap().blobs, 1);
+    assert_eq!(blobs.size(hash).await.unwrap(), None);
 }

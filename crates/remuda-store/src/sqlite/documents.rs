@@ -70,7 +70,7 @@ impl SqliteStore {
     }
 }
 
-fn page(
+pub(super) fn page(
     conn: &Connection,
     collection: Collection,
     after: &str,

@@ -296,22 +296,29 @@ fn fleet(conn: &Connection) -> Result<StoredState, Error> {
         documents: documents::load_restored(conn)?,
         sequence: Sequence(meta("sequence")?),
         latest: Timestamp::from_millis(meta("latest")?),
+        newest_job: conn.query_row("SELECT max(id) FROM jobs", [], |row| {
+            Ok(row.get::<_, Option<[u8; 16]>>(0)?.map(|id| JobId::from_u128(u128::from_be_bytes(id))))
+        })?,
     })
 }
 
-fn all<T>(conn: &Connection, sql: &str, read: fn(&SqlRow<'_>) -> Result<T, Error>) -> Result<Vec<T>, Error> {
+pub(super) fn all<T>(
+    conn: &Connection,
+    sql: &str,
+    read: fn(&SqlRow<'_>) -> Result<T, Error>,
+) -> Result<Vec<T>, Error> {
     conn.prepare_cached(sql)?.query_map([], read)?.collect()
 }
 
-fn header(row: &SqlRow<'_>) -> Result<(AcceptedJob, JobStatus), Error> {
+pub(super) fn header(row: &SqlRow<'_>) -> Result<(AcceptedJob, JobStatus), Error> {
     Ok((parsed(row, 0)?, parsed(row, 1)?))
 }
 
-fn parsed<T: DeserializeOwned>(row: &SqlRow<'_>, column: usize) -> Result<T, Error> {
+pub(super) fn parsed<T: DeserializeOwned>(row: &SqlRow<'_>, column: usize) -> Result<T, Error> {
     from_json(row.get_ref(column)?.as_str()?, column)
 }
 
-fn from_json<T: DeserializeOwned>(text: &str, column: usize) -> Result<T, Error> {
+pub(super) fn from_json<T: DeserializeOwned>(text: &str, column: usize) -> Result<T, Error> {
     serde_json::from_str(text)
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, error.into()))
 }

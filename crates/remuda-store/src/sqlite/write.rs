@@ -16,6 +16,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use remuda_core::clock::SetBack;
 use remuda_core::id::{Sequence, Term};
 use remuda_core::record::Record;
 use remuda_core::time::Timestamp;
@@ -27,11 +28,11 @@ use super::files::{Lock, Reserve, unreachable_error};
 use super::merge::MergedRecords;
 use super::place::Place;
 use super::proof::Proof;
-use super::{documents, retention, schema};
+use super::{documents, retention, schema, set_back};
 use crate::loss::CommitMark;
 use crate::{RecordBatch, SharedError, StoreError};
 
-mod rows;
+pub(super) mod rows;
 
 /// Records in one transaction. Larger transactions are not more efficient and increase the latency.
 const GROUP_RECORDS_MAX: usize = 8192;
@@ -44,6 +45,7 @@ pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 pub(super) enum Request {
     Commit { term: Term, batch: RecordBatch, reply: Reply<()> },
     TakeLeadership { reply: Reply<Term> },
+    SetBack { term: Term, by: SetBack, reply: Reply<()> },
     DeleteEnded { before: Timestamp, limit: usize, reply: Reply<usize> },
     DeleteExpired { now: Timestamp, limit: usize, reply: Reply<usize> },
     Close,
@@ -136,6 +138,7 @@ impl Writer {
                 Request::TakeLeadership { reply } => {
                     drop(reply.send(self.write_using_reserve(increment_term)));
                 }
+                Request::SetBack { term, by, reply } => drop(reply.send(self.set_back(term, by))),
                 Request::DeleteEnded { before, limit, reply } => {
                     let forget = |tx: &Transaction<'_>, _: &mut CommitMark| {
                         retention::delete_ended_before(tx, before, limit)
@@ -205,6 +208,17 @@ impl Writer {
         for waiting in group {
             waiting.answer(Err(StoreError::Full { path: self.path.clone() }));
         }
+    }
+
+    fn set_back(&mut self, ours: Term, by: SetBack) -> Result<(), StoreError> {
+        let theirs = self.mark.term;
+        if ours < theirs {
+            return Err(StoreError::Superseded { ours, theirs });
+        }
+        self.write_using_reserve(|tx, mark| {
+            mark.latest = by.to;
+            set_back::apply(tx, by)
+        })
     }
 
     /// For writes that must succeed on a full disk.

@@ -138,7 +138,7 @@ fn ago(value: &Value, now: Timestamp) -> String {
 }
 
 fn now() -> Timestamp {
-    Clock::not_before(Timestamp::ZERO).now()
+    Clock::starting_now().now()
 }
 
 /// Dollars with two digits, small amounts with two significant digits.

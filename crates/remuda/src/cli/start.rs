@@ -11,7 +11,7 @@ use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
 use remuda_models::ModelPool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use super::model_path::model_specs;
@@ -234,18 +234,31 @@ impl ServeCommand {
             resolved.serve.data.display()
         ));
         let mut stops = stop_signals()?;
-        tokio::select! {
-            result = serving.failed() => { result?; }
-            _ = stops.recv() => {
-                tokio::spawn(async move {
-                    if stops.recv().await.is_some() {
-                        std::process::exit(130);
-                    }
-                });
-                serving.stop().await?;
+        loop {
+            let restart_wanted = serving.restart_wanted();
+            tokio::select! {
+                result = serving.failed() => {
+                    result?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                _ = stops.recv() => {
+                    tokio::spawn(async move {
+                        if stops.recv().await.is_some() {
+                            std::process::exit(130);
+                        }
+                    });
+                    serving.stop().await?;
+                    return Ok(ExitCode::SUCCESS);
+                }
+                () = restart_wanted.notified() => {
+                    warn!("the clock of this machine was set back; the plane starts again to take its time");
+                    // The same port, also if the system chose it.
+                    resolved.serve.listen = serving.address;
+                    serving.stop().await?;
+                    serving = start_serving(&resolved, self.settings.clone()).await?;
+                }
             }
         }
-        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -9,7 +9,6 @@ use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{Tenant, WorkerId};
 use remuda_core::record::Record;
-use remuda_core::time::Timestamp;
 use remuda_store::{RecordBatch, Store, StoreError};
 use serde_json::{Value, json};
 
@@ -140,7 +139,7 @@ async fn create_in_folder(data: &str, request: TokenRequest) -> anyhow::Result<V
         );
     }
     let term = store.take_leadership().await?;
-    let now = Clock::not_before(Timestamp::ZERO).now();
+    let now = Clock::starting_now().now();
     let (token, secret) = http::Token::make(request, now)?;
     let records = vec![Record::Document(Arc::new(token.document()?))];
     store.commit(term, RecordBatch { records }).await?;

@@ -10,6 +10,7 @@ mod blobs;
 mod capacity;
 mod cli;
 mod clients;
+mod clock;
 mod comfy_v2;
 mod comfyui;
 mod comfyui_api;

@@ -17,11 +17,11 @@ use serde_json::{Value, json};
 use crate::harness::{Plane, QUICK, Stream, Worker, wait_until};
 
 /// Where the receivers of these tests listen.
-const HERE: &str = "webhooks.private_targets=127.0.0.1";
+pub(crate) const HERE: &str = "webhooks.private_targets=127.0.0.1";
 
 /// A webhook target that sometimes refuses.
 #[derive(Clone, Debug)]
-struct Receiver {
+pub(crate) struct Receiver {
     address: SocketAddr,
     told: Arc<Mutex<Vec<(HeaderMap, String)>>>,
     answers: Arc<Mutex<VecDeque<StatusCode>>>,
@@ -29,7 +29,7 @@ struct Receiver {
 
 impl Receiver {
     /// Answers like this first, and with 204 from then on.
-    async fn start(answers: &[StatusCode]) -> Receiver {
+    pub(crate) async fn start(answers: &[StatusCode]) -> Receiver {
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let receiver = Receiver {
             address: listener.local_addr().unwrap(),
@@ -41,7 +41,7 @@ impl Receiver {
         receiver
     }
 
-    fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}/hook?who=anna", self.address)
     }
 
@@ -51,7 +51,7 @@ impl Receiver {
     }
 
     /// Waits until so much was said.
-    async fn until(&self, count: usize) -> Vec<(HeaderMap, Value)> {
+    pub(crate) async fn until(&self, count: usize) -> Vec<(HeaderMap, Value)> {
         wait_until(&format!("{count} webhooks came"), async || {
             Some(self.told()).filter(|told| told.len() >= count)
         })

@@ -102,6 +102,7 @@ impl Kept {
             documents: self.documents.values().filter(|it| it.collection.is_plane_state()).cloned().collect(),
             sequence: self.events.last().map_or(Sequence(0), |last| last.seq),
             latest: self.events.last().map_or(Timestamp::ZERO, |last| last.at),
+            newest_job: self.jobs.keys().last().copied(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Clocks that jump, pauses of our own, and stores that make us wait (rows K and D8, D17).
 
 use super::*;
+use crate::clock::ClockStart;
 
 /// Faults: K1, C21.
 #[test]
@@ -100,6 +101,30 @@ fn what_a_worker_thinks_the_time_is_decides_nothing() {
     let shown = serde_json::to_value(story.beat_of("a")).unwrap();
     let fields: Vec<_> = shown.as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(fields, ["held", "incarnation", "seq", "term"], "there is no time on the wire");
+}
+
+/// Faults: K1.
+#[test]
+fn a_clock_that_is_set_is_reported_and_moves_no_lease() {
+    let mut story = Story::new();
+    let began = Timestamp::from_millis(1_795_000_000_000);
+    story.now = began;
+    story.join("a");
+    let job = story.submit("s");
+    assert_eq!(story.news("plane:"), ["plane:away"], "it is away since 1970");
+    let start = ClockStart::new(began, began, false);
+    story.step(PlaneEvent::ClockStarted(start)).unwrap();
+    assert!(story.news("plane:").is_empty(), "an ordinary start is no news");
+    for second in 1..=20 {
+        story.now = began.plus(Duration::from_secs(second));
+        let wall = story.now.minus(Duration::from_secs(3600));
+        story.step(PlaneEvent::ClockRead { wall }).unwrap();
+        story.poll("a");
+    }
+    assert_eq!(story.news("plane:"), ["plane:clock"]);
+    assert_eq!(story.restarts_wanted, 1);
+    assert!(story.plane.clock_difference().problem().is_some());
+    story.is(job, "running on a, attempt 1");
 }
 
 /// Faults: D8.

@@ -140,19 +140,16 @@ async fn free_key_name(context: &Context, tenant: &Tenant, key: &str) -> Result<
     let now = context.plane.clock.now();
     let mut name = format!("v2:{key}");
     while let Some((job, _)) = context.store.job_by_key(tenant, &name).await? {
-        name = next_key_name(key, job, now).ok_or_else(|| upload_keys::key_reused(key))?;
+        let Some((accepted, _)) = context.store.job(job).await? else { break };
+        name = next_key_name(key, (job, accepted.accepted_at), now)
+            .ok_or_else(|| upload_keys::key_reused(key))?;
     }
     Ok(name)
 }
 
 /// The next name of a key that this job used; `None` while the key is still reserved.
-fn next_key_name(key: &str, job: JobId, now: Timestamp) -> Option<String> {
-    (now.since(id_created_at(job)) >= KEY_TTL).then(|| format!("v2:{key}:{job}"))
-}
-
-/// The approximate time of acceptance, which is part of generated job ids.
-fn id_created_at(job: JobId) -> Timestamp {
-    Timestamp::from_millis(u64::try_from(job.as_u128() >> 80).unwrap_or(u64::MAX))
+fn next_key_name(key: &str, (job, accepted_at): (JobId, Timestamp), now: Timestamp) -> Option<String> {
+    (now.since(accepted_at) >= KEY_TTL).then(|| format!("v2:{key}:{job}"))
 }
 
 #[cfg(test)]
@@ -185,11 +182,11 @@ mod tests {
     #[test]
     fn key_is_free_again_after_a_day() {
         let job: JobId = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".parse().unwrap();
-        let id_created_at = Timestamp::from_millis(0x0193_e7a0_5b1c);
-        let after = |time: Duration| next_key_name("k", job, id_created_at.plus(time));
+        let accepted_at = Timestamp::from_millis(0x0193_e7a0_5b1c);
+        let after = |time: Duration| next_key_name("k", (job, accepted_at), accepted_at.plus(time));
         assert_eq!(after(KEY_TTL - Duration::from_millis(1)), None);
         assert_eq!(after(KEY_TTL), Some("v2:k:0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".to_owned()));
-        assert_eq!(next_key_name("k", job, Timestamp::ZERO), None, "however clocks were set");
+        assert_eq!(next_key_name("k", (job, accepted_at), Timestamp::ZERO), None, "however clocks were set");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
+use remuda_core::plane::Plane;
 use serde_json::{Value, json};
 
 use super::super::{ApiError, Context};
@@ -29,8 +30,10 @@ pub(in crate::http) async fn live(State(context): State<Context>) -> (StatusCode
 pub(in crate::http) async fn ready(
     State(context): State<Context>,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let (open_jobs, open_max) =
-        context.plane.read(|plane, _| (plane.open_jobs(), plane.settings().open_jobs_max)).await?;
+    let look = |plane: &Plane, _| {
+        (plane.open_jobs(), plane.settings().open_jobs_max, plane.clock_difference().problem())
+    };
+    let (open_jobs, open_max, clock) = context.plane.read(look).await?;
     let down = context.tasks.down();
     let problem = if let Some(misplaced) = context.store.misplaced() {
         Some(misplaced.to_string())
@@ -46,6 +49,9 @@ pub(in crate::http) async fn ready(
     let is_ready = problem.is_none();
     let status = if is_ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let reason = problem.unwrap_or_else(|| "jobs are accepted".to_owned());
-    let answer = json!({ "ready": is_ready, "reason": reason, "open_jobs": open_jobs, "tasks_down": down });
+    // A wrong clock is no reason to send jobs elsewhere: nothing here is decided by it.
+    let answer = json!({
+        "ready": is_ready, "reason": reason, "open_jobs": open_jobs, "tasks_down": down, "clock": clock,
+    });
     Ok((status, Json(answer)))
 }

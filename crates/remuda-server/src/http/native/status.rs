@@ -43,6 +43,9 @@ fn plane_status(plane: &Plane, now: Timestamp) -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "now": now.to_string(),
+        "clock": serde_json::Map::from_iter(
+            plane.clock_difference().detail().map(|(name, value)| (name.to_owned(), value))
+        ),
         "term": plane.term(),
         "open_jobs": plane.open_jobs(),
         "running_jobs": running,

@@ -140,7 +140,10 @@ impl Attempts {
             PlaneEffect::SendOrders { worker, reply } => {
                 Some(Release::Orders { host: self.host_of(&worker), reply })
             }
-            PlaneEffect::Progress { .. } | PlaneEffect::WebhookQueued | PlaneEffect::ReportCycle(_) => None,
+            PlaneEffect::Progress { .. }
+            | PlaneEffect::WebhookQueued
+            | PlaneEffect::RestartPlane
+            | PlaneEffect::ReportCycle(_) => None,
             PlaneEffect::CallProvider { .. } => panic!("this model rents nothing"),
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use remuda_core::agent::CallError;
+use remuda_core::clock::ClockStart;
 use remuda_core::plane::Plane;
 use remuda_core::time::Timestamp;
 
@@ -16,10 +17,15 @@ use crate::world::World;
 impl World<'_> {
     pub(in crate::world) fn start_plane(&mut self, jump: i64) {
         let term = self.acquire_term();
+        let true_time = Timestamp::from_millis(self.scenario.epoch + self.now);
+        let start =
+            self.start_clock(Timestamp::from_millis(true_time.as_millis().saturating_add_signed(jump)));
         let stored = self.restore();
-        let wall = (self.scenario.epoch + self.now).saturating_add_signed(jump);
         self.wall_jump = 0;
-        let now = Timestamp::from_millis(wall.max(stored.latest.as_millis()));
+        let now = start.now;
+        if jump == 0 {
+            self.laws.started_with_right_clock(true_time, now, self.now, &stored);
+        }
         let offset = now.as_millis() as i64 - self.now as i64;
         let began_at = if self.is_sabotaged(Sabotage::NoStartGrace) { stored.latest } else { now };
         self.note("plane", term.0, jump as u64);
@@ -40,12 +46,26 @@ impl World<'_> {
         };
         self.drivers.push(Some(Box::new(driver)));
         self.lead = Some(self.drivers.len() - 1);
-        let id = self.next_call();
-        self.deliver(
-            self.drivers.len() - 1,
-            PlaneCall { from: Caller::None, id, request: PlaneRequest::Deployment },
-        );
+        for request in [PlaneRequest::ClockStarted(start), PlaneRequest::Deployment] {
+            let id = self.next_call();
+            self.deliver(self.drivers.len() - 1, PlaneCall { from: Caller::None, id, request });
+        }
         self.plan_step(self.drivers.len() - 1, self.now);
+    }
+
+    /// As the program does it: the stored times are set back before the plane reads them.
+    fn start_clock(&mut self, wall: Timestamp) -> ClockStart {
+        let latest = self.store.latest;
+        let mut start = ClockStart::new(wall, latest, false);
+        if self.is_sabotaged(Sabotage::KeepWrongTime) {
+            (start.now, start.set_back) = (wall.max(latest), None);
+        }
+        if let Some(by) = start.set_back
+            && !self.is_sabotaged(Sabotage::KeepWrongRecords)
+        {
+            self.store.set_back(by);
+        }
+        start
     }
 
     /// Kills the plane at any instant: uncommitted batches are lost, and answers to committed ones may be.

@@ -14,7 +14,7 @@ use super::super::read::bound;
 const CHUNK_EVENTS_MAX: usize = 512;
 
 /// `sequence` is the last stored event; returns the new one.
-pub(super) fn write(
+pub(in crate::sqlite) fn write(
     tx: &Transaction<'_>,
     merged: &MergedRecords<'_>,
     sequence: Sequence,
@@ -105,15 +105,15 @@ impl<'tx> Jobs<'tx> {
     }
 }
 
-fn key(job: JobId) -> [u8; 16] {
+pub(in crate::sqlite) fn key(job: JobId) -> [u8; 16] {
     job.as_u128().to_be_bytes()
 }
 
-fn ended_at(status: &JobStatus) -> Option<i64> {
+pub(in crate::sqlite) fn ended_at(status: &JobStatus) -> Option<i64> {
     (!status.state.is_open()).then(|| bound(status.changed_at.as_millis()))
 }
 
-fn json<'b>(buffer: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, Error> {
+pub(in crate::sqlite) fn json<'b>(buffer: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, Error> {
     buffer.clear();
     serde_json::to_writer(&mut *buffer, value)
         .map_err(|error| Error::ToSqlConversionFailure(error.into()))?;

@@ -36,10 +36,11 @@ fn picture(status: &Value) -> String {
         (
             "plane",
             format!(
-                "version {}, term {}, {}{}{}",
+                "version {}, term {}, {}{}{}{}",
                 cell(&status["version"]),
                 cell(&status["term"]),
                 tasks(status),
+                clock(status),
                 certificate(status),
                 refused_connections(status)
             ),
@@ -75,6 +76,10 @@ fn tasks(status: &Value) -> String {
         true => "all background tasks run".to_owned(),
         false => format!("DOWN: {}; restart the plane, its log says why", down.join(", ")),
     }
+}
+
+fn clock(status: &Value) -> String {
+    status["clock"]["problem"].as_str().map_or(String::new(), |problem| format!("; CLOCK: {problem}"))
 }
 
 fn certificate(status: &Value) -> String {
@@ -164,6 +169,7 @@ mod tests {
             "workers_by_availability": { "offline": 2, "ready": 1 },
             "brakes": [{ "kind": "mass_loss", "reason": "mass-loss brake, on for 1 min: 3 machines are silent", "until": "12:00" }],
             "fleets": [{ "fleet": "gpus", "machines": 2, "per_hour_dollars": 1.5, "today_dollars": 3.0, "trouble": "401 from the provider" }],
+            "clock": { "ahead_millis": 3_600_000, "problem": "the clock of this machine is 1 h ahead" },
             "blocks": 1, "quarantined": 0, "store": { "has_reserve": true },
             "tasks": [{ "name": "http", "state": "running" }],
             "tls": { "ends_at": "2027-01-02T03:04:05Z" },
@@ -180,7 +186,7 @@ mod tests {
             "gpus: 2 machines, $1.50/h",
             "gpus: 401 from the provider",
             "1 blocks, 0 shapes in quarantine",
-            "all background tasks run, certificate valid until 2027-01-02T03:04:05Z, 5 connections refused",
+            "all background tasks run; CLOCK: the clock of this machine is 1 h ahead, certificate valid until 2027-01-02T03:04:05Z, 5 connections refused",
         ] {
             assert!(picture.contains(part), "{part} is not in\n{picture}");
         }

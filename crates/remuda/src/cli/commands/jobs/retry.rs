@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use clap::Args;
 use remuda_core::id::Tenant;
-use remuda_core::time::Timestamp;
 use remuda_net::clock::Clock;
 use remuda_net::terminal::{escape_control, print_line};
 use reqwest::Method;
@@ -84,7 +83,7 @@ impl RetryArgs {
 
     /// Failed jobs that ended within this time and were not run again within it, newest first.
     async fn failed_jobs(&self, client: &Client, since: Duration) -> anyhow::Result<Vec<String>> {
-        let from = Clock::not_before(Timestamp::ZERO).now().minus(since);
+        let from = Clock::starting_now().now().minus(since);
         let (mut found, mut before): (Vec<String>, Option<String>) = (Vec::new(), None);
         while found.len() < JOBS_MAX {
             let mut query = vec![("state", "failed".to_owned()), ("limit", PAGE.to_owned())];
