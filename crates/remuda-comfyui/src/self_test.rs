@@ -25,6 +25,8 @@ pub enum SelfTestError {
         "ComfyUI accepts prompts but did not finish the minimal one within {timeout:?}; its last state: {last}"
     )]
     TimedOut { timeout: Duration, last: String },
+    #[error("the minimal prompt was still queued behind other work after {timeout:?}")]
+    Queued { timeout: Duration },
 }
 
 impl ComfyuiClient {
@@ -76,6 +78,9 @@ impl ComfyuiClient {
             }
             sleep(pause).await;
         }
-        Err(SelfTestError::TimedOut { timeout, last })
+        Err(match seen {
+            ProbeResult::Pending { ahead: Some(_) } => SelfTestError::Queued { timeout },
+            _ => SelfTestError::TimedOut { timeout, last },
+        })
     }
 }

@@ -94,9 +94,19 @@ pub enum ServiceEvent {
     /// The result of a self-test, with the service's present capabilities: see `self_tested` for its incarnation.
     SelfTested {
         incarnation: ServiceIncarnation,
-        problem: Option<String>,
+        result: SelfTestResult,
         offer: Option<Box<Capabilities>>,
     },
+}
+
+/// How a self-test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SelfTestResult {
+    Passed,
+    Failed(String),
+    /// Its time was over while it still waited behind other work in the service's queue. That work may be an attempt of
+    /// an hour: the agent decides what it proves.
+    Queued(String),
 }
 
 impl ServiceEvent {
@@ -105,11 +115,11 @@ impl ServiceEvent {
     pub fn self_tested(
         began_in: ServiceIncarnation,
         current: ServiceIncarnation,
-        problem: Option<String>,
+        result: SelfTestResult,
         offer: Option<Box<Capabilities>>,
     ) -> ServiceEvent {
-        let incarnation = if problem.is_none() { current } else { began_in };
-        ServiceEvent::SelfTested { incarnation, problem, offer }
+        let incarnation = if result == SelfTestResult::Passed { current } else { began_in };
+        ServiceEvent::SelfTested { incarnation, result, offer }
     }
 }
 

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use remuda_core::id::{FleetId, PodId, WorkerId};
 use remuda_core::provider;
-use remuda_core::service::{ProbeResult, ServiceIncarnation, ServiceRemedy};
+use remuda_core::service::{ProbeResult, SelfTestResult, ServiceIncarnation, ServiceRemedy};
 
 use crate::net::ClientResponse;
 use crate::net::{AgentResponse, PlaneCall};
@@ -37,7 +37,7 @@ pub(crate) enum SimEvent {
     SocketOpen { host: usize, process: u32, number: u32 },
     SocketClosed { host: usize, process: u32, number: u32 },
     RemedyDone { host: usize, process: u32, remedy: ServiceRemedy, problem: Option<&'static str> },
-    CheckDone { host: usize, process: u32, began_in: ServiceIncarnation, problem: Option<&'static str> },
+    CheckDone { host: usize, process: u32, began_in: ServiceIncarnation, result: SelfTestResult },
     // To a service.
     SubmissionArrives { host: usize, submission: Submission },
     PromptDue { host: usize, mark: u64 },

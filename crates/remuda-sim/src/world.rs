@@ -302,8 +302,8 @@ impl<'t> World<'t> {
             SimEvent::RemedyDone { host, process, remedy, problem } => {
                 self.remedy_done(host, process, remedy, problem);
             }
-            SimEvent::CheckDone { host, process, began_in, problem } => {
-                self.check_done(host, process, began_in, problem);
+            SimEvent::CheckDone { host, process, began_in, result } => {
+                self.check_done(host, process, began_in, result);
             }
             _ => {}
         }

@@ -31,8 +31,8 @@ use remuda_comfyui::{
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{
-    ProbeResult, ProbeTrigger, ServiceEvent, ServiceFailure, ServiceFault, ServiceIncarnation, ServiceRemedy,
-    SubmitOutcome,
+    ProbeResult, ProbeTrigger, SelfTestResult, ServiceEvent, ServiceFailure, ServiceFault,
+    ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use remuda_core::wire::metric::OBJECT_INFO;
 use remuda_net::secret::Secret;
@@ -235,16 +235,20 @@ impl ComfyuiService {
         let context = self.context.clone();
         self.spawn(async move {
             let began_in = context.incarnations.lock().current();
-            let (problem, offer) = match context.self_test().await {
-                Ok(offer) => (None, Some(Box::new(offer))),
-                Err(problem) => (Some(problem.to_string()), None),
+            let (result, offer) = match context.self_test().await {
+                Ok(offer) => (SelfTestResult::Passed, Some(Box::new(offer))),
+                Err(problem) if problem.is_queued() => (SelfTestResult::Queued(problem.to_string()), None),
+                Err(problem) => (SelfTestResult::Failed(problem.to_string()), None),
             };
-            match &problem {
-                None => info!("self-test of ComfyUI passed"),
-                Some(problem) => info!(%problem, "self-test of ComfyUI failed"),
+            match &result {
+                SelfTestResult::Passed => info!("self-test of ComfyUI passed"),
+                SelfTestResult::Failed(problem) => info!(%problem, "self-test of ComfyUI failed"),
+                SelfTestResult::Queued(problem) => {
+                    info!(%problem, "self-test of ComfyUI waited behind other work");
+                }
             }
             let current = context.incarnations.lock().current();
-            let tested = ServiceEvent::self_tested(began_in, current, problem, offer);
+            let tested = ServiceEvent::self_tested(began_in, current, result, offer);
             context.send(AgentEvent::Service(tested)).await;
         });
     }

@@ -20,7 +20,7 @@ use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::command::{CommandExit, CommandOutput, RESULT_BYTES_MAX};
 use remuda_core::service::{
-    AttemptEnd, ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
+    AttemptEnd, ProbeResult, SelfTestResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use rustix::process::Signal;
 use serde_json::value::RawValue;
@@ -109,7 +109,7 @@ impl ExecService {
     pub(crate) fn check(&mut self) {
         self.send(AgentEvent::Service(ServiceEvent::SelfTested {
             incarnation: INCARNATION,
-            problem: None,
+            result: SelfTestResult::Passed,
             offer: None,
         }));
     }

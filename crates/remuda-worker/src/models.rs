@@ -23,8 +23,8 @@ use remuda_core::id::{Attempt, JobId};
 use remuda_core::need::Capabilities;
 use remuda_core::service::models::CallFailure;
 use remuda_core::service::{
-    AttemptEnd, ProbeResult, ServiceEvent, ServiceFailure as Refused, ServiceFault, ServiceIncarnation,
-    ServiceRemedy, SubmitOutcome,
+    AttemptEnd, ProbeResult, SelfTestResult, ServiceEvent, ServiceFailure as Refused, ServiceFault,
+    ServiceIncarnation, ServiceRemedy, SubmitOutcome,
 };
 use remuda_core::wire::metric::MODELS_METRIC;
 use remuda_models::{AnswerHandle, CallOptions, InferenceError, ModelError, ModelPool};
@@ -130,11 +130,14 @@ impl ModelService {
 
     pub(crate) fn check(&mut self) {
         let offer = self.context.offer.lock().clone();
-        let problem = offer.problem().map(str::to_owned);
+        let result = match offer.problem() {
+            None => SelfTestResult::Passed,
+            Some(problem) => SelfTestResult::Failed(problem.to_owned()),
+        };
         let offer = Some(Box::new(offer.capabilities()));
         self.send_later(AgentEvent::Service(ServiceEvent::SelfTested {
             incarnation: INCARNATION,
-            problem,
+            result,
             offer,
         }));
     }

@@ -8,6 +8,7 @@ use anyhow::{Context as _, bail};
 use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Hash, JobId, MachineId, Term};
 use remuda_core::plane::{JobSubmission, JoinProof, Plane, PlaneAnswer, PlaneEvent};
+use remuda_core::provider::{Pod, PodStatus};
 use remuda_core::record::AcceptedJob;
 use remuda_core::record::StoredState;
 use remuda_core::rental::{Rental, RentalEvent};
@@ -69,12 +70,18 @@ fn rented(machines: usize) -> anyhow::Result<Plane> {
     let mut documents = Vec::with_capacity(machines);
     for n in 0..machines {
         let (machine, tag) = (machine(n)?, format!("remuda-00000000-bench-{n:06}"));
-        let mut rental = Rental::wanted(NOW, machine, tag, "any".to_owned(), &fleet);
+        let mut rental = Rental::wanted(NOW, machine, tag.clone(), "any".to_owned(), &fleet);
+        let pod = running_pod(n, &tag)?;
+        rental.apply(NOW, RentalEvent::Seen(&pod), "made".to_owned());
         rental.apply(NOW, RentalEvent::Ready, "up".to_owned());
         documents.push(rental.document().context("a rental can be stored")?);
     }
     let settings = Settings { fleets: vec![fleet], ..settings() };
     Ok(Plane::restore(settings, Term(1), NOW, StoredState { documents, ..StoredState::default() }))
+}
+
+fn running_pod(n: usize, tag: &str) -> anyhow::Result<Pod> {
+    Ok(serde_json::from_value(json!({ "id": format!("pod-{n}"), "tag": tag, "status": PodStatus::Running }))?)
 }
 
 fn machine(n: usize) -> anyhow::Result<MachineId> {
@@ -116,4 +123,17 @@ fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
     let submission = JobSubmission { job, deadline: None, known: None, workflow };
     let step = plane.step(NOW, PlaneEvent::Submit(Box::new(submission)));
     step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With rented machines, too: their life has its own events, and a machine that is not up is not counted.
+    #[test]
+    fn cycle_is_measured_over_active_workers() {
+        let mut figures = Figures::default();
+        measure(&mut figures, 3, 10).unwrap();
+        assert!(figures.value("core: cycle, 3 rented machines, 10 waiting, p50").is_some());
+    }
 }

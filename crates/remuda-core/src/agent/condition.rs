@@ -83,6 +83,8 @@ pub(super) enum ConditionEvent {
     Tested {
         problem: Option<String>,
     },
+    /// A self-test waited behind an attempt of ours until its time was over: it is repeated.
+    TestQueued,
     /// Time has passed.
     Tick,
 }
@@ -156,6 +158,7 @@ impl ServiceCondition {
                 Testing { why, after: Some(_), .. } | Freeing { why, .. },
                 On::Tested { problem: Some(problem) },
             ) => restart(restarts, format!("{why}; {problem}"), true),
+            (Testing { why, after, .. }, On::TestQueued) => test(why, after),
             (GivenUp { since, .. }, On::Tested { problem: Some(why) }) => {
                 (GivenUp { why, since }, Repair::Nothing)
             }
@@ -177,7 +180,7 @@ impl ServiceCondition {
                 On::Exited { .. } | On::DeviceBroken { .. } | On::DiskFull { .. } | On::Sickened { .. },
             )
             // The answer to an earlier remedy, or to a self-test from before the restart.
-            | (state, On::RemedyDone { .. })
+            | (state, On::RemedyDone { .. } | On::TestQueued)
             | (state @ Restarting { .. }, On::Tested { problem: Some(_) })
             | (state, On::Tick) => (state, Repair::Nothing),
         };

@@ -150,9 +150,11 @@ impl Agent {
         match result {
             ProbeResult::NoAnswer(why) => {
                 work.probe.recheck_at = Some(now.plus(PROBE_RETRY));
+                work.ignored_since = None;
                 let cancelled_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
-                if cancelled_for >= self.settings.timeouts.cancel_timeout {
+                let silent_for = self.health.unanswered_for(now);
+                if cancelled_for.min(silent_for) >= self.settings.timeouts.cancel_timeout {
                     self.mark_sick(
                         now,
                         format!("it does not answer, and a cancelled attempt may still run there: {why}"),
@@ -389,16 +391,18 @@ impl Agent {
         }
     }
 
-    /// A cancelled attempt still runs: cancel again; past the limit the service itself is at fault.
+    /// A cancelled attempt is still there: cancel again; past the limit the service itself is at fault.
     fn not_stopped(&mut self, now: Timestamp, job: JobId) {
         let cancel_timeout = self.settings.timeouts.cancel_timeout;
         let Some(work) = self.held.get_mut(&job) else { return };
+        work.ignored_since.get_or_insert(now);
+        let ignored_for = work.ignored_for(now);
         let cancelled_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
         if cancelled_for < CANCEL_REPEAT.min(cancel_timeout) {
             work.probe.recheck_at = Some(now.plus(CANCEL_RECHECK.max(cancelled_for)));
             return;
         }
-        if cancelled_for >= cancel_timeout {
+        if ignored_for >= cancel_timeout {
             self.mark_sick(
                 now,
                 format!("it still runs an attempt {} after its cancellation", humanize(cancelled_for)),

@@ -2,12 +2,19 @@
 //! it answers.
 //!
 //! Running out of memory is no sickness: caches are emptied, and a larger worker gets the job.
+//!
+//! A self-test is a small prompt, and waits in the service's queue like any other. Behind an attempt of ours that takes an
+//! hour it cannot end in time, and that says nothing against the service: if an attempt made progress meanwhile, the
+//! service computes, and the test counts as passed; if one runs there in silence, the test is repeated until it ends or the
+//! plane calls it stuck. Otherwise a healthy server would be out of service for that hour, or be restarted under the run.
 
 use std::time::Duration;
 
 use super::condition::{ConditionEvent, REMEDY_TIMEOUT, Repair, ServiceCondition};
 use super::{Agent, AgentEffect, Capabilities};
-use crate::service::{ProbeTrigger, ServiceEvent, ServiceFault, ServiceIncarnation, ServiceRemedy};
+use crate::service::{
+    ProbeTrigger, SelfTestResult, ServiceEvent, ServiceFault, ServiceIncarnation, ServiceRemedy, ServiceState,
+};
 use crate::time::Timestamp;
 
 /// After this many probes in a row without an answer the service gets no new work.
@@ -24,6 +31,8 @@ pub(super) struct Health {
     /// Why the socket is closed, while it is.
     socket_problem: Option<String>,
     unanswered: u32,
+    /// Since when no probe was answered.
+    unanswered_since: Option<Timestamp>,
     silence: String,
     recheck_at: Option<Timestamp>,
     /// Self-tests without a result so far, and when the last one began.
@@ -86,7 +95,7 @@ impl Health {
     }
 
     pub(super) fn answered(&mut self) {
-        self.unanswered = 0;
+        (self.unanswered, self.unanswered_since) = (0, None);
         if self.condition.is_well() {
             self.recheck_at = None;
         }
@@ -94,10 +103,16 @@ impl Health {
 
     pub(super) fn unanswered(&mut self, now: Timestamp, why: &str) {
         self.unanswered += 1;
+        self.unanswered_since.get_or_insert(now);
         if self.unanswered >= UNANSWERED_MAX {
             self.silence = format!("the service does not answer: {why}");
             self.recheck_at.get_or_insert(now.plus(RECHECK_EVERY));
         }
+    }
+
+    /// How long no probe was answered.
+    pub(super) fn unanswered_for(&self, now: Timestamp) -> Duration {
+        self.unanswered_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// Whether the result of a self-test is still to come. One older than `REMEDY_TIMEOUT` is no longer awaited.
@@ -127,19 +142,37 @@ impl Agent {
                 let is_stuck = self.has_stuck_cancel(now);
                 self.judge(now, ConditionEvent::RemedyDone { remedy, problem, is_stuck });
             }
-            ServiceEvent::SelfTested { incarnation, problem, offer } => {
+            ServiceEvent::SelfTested { incarnation, result, offer } => {
                 self.health.tests = self.health.tests.saturating_sub(1);
-                if problem.is_some() && incarnation < self.health.incarnation {
+                if result != SelfTestResult::Passed && incarnation < self.health.incarnation {
                     return self.outdated_test(now);
                 }
                 self.health.saw_incarnation(incarnation);
                 if let Some(offer) = offer {
                     self.set_capabilities(*offer);
                 }
-                self.judge(now, ConditionEvent::Tested { problem });
+                let tested = self.test_verdict(result);
+                self.judge(now, tested);
                 if self.health.condition.is_well() {
                     self.health.answered();
                 }
+            }
+        }
+    }
+
+    /// What the result of a self-test says about the service; see the head of this file.
+    fn test_verdict(&self, result: SelfTestResult) -> ConditionEvent {
+        let has_computed = self.health.tested_at.is_some_and(|at| self.progressed_at >= at);
+        let is_occupied = self
+            .held
+            .values()
+            .any(|work| work.cancelled_at.is_none() && work.status == Some(ServiceState::Running));
+        match result {
+            SelfTestResult::Passed => ConditionEvent::Tested { problem: None },
+            SelfTestResult::Queued(_) if has_computed => ConditionEvent::Tested { problem: None },
+            SelfTestResult::Queued(_) if is_occupied => ConditionEvent::TestQueued,
+            SelfTestResult::Queued(problem) | SelfTestResult::Failed(problem) => {
+                ConditionEvent::Tested { problem: Some(problem) }
             }
         }
     }
@@ -224,7 +257,7 @@ impl Agent {
     /// Whether a cancelled attempt still runs there past the limit.
     fn has_stuck_cancel(&self, now: Timestamp) -> bool {
         let cancel_timeout = self.settings.timeouts.cancel_timeout;
-        self.held.values().any(|work| work.cancelled_at.is_some_and(|at| now.since(at) >= cancel_timeout))
+        self.held.values().any(|work| work.ignored_for(now) >= cancel_timeout)
             || self.superseded.is_stuck(now, cancel_timeout)
     }
 

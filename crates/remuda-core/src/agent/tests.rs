@@ -15,6 +15,7 @@ use crate::workflow::JobKeys;
 mod lives;
 mod monitor;
 mod repair;
+mod self_test;
 mod shutdown;
 
 pub(crate) use self::lives::{attempt_table, condition_table};

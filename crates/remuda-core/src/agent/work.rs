@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 
@@ -29,6 +30,9 @@ pub(super) struct Work {
     /// The service incarnation that accepted it.
     pub(super) incarnation: ServiceIncarnation,
     pub(super) cancelled_at: Option<Timestamp>,
+    /// Since when the service answers and still has it although it was cancelled. A cancellation that a silent service
+    /// may never have received is not ignored.
+    pub(super) ignored_since: Option<Timestamp>,
     /// Set when the agent restarts the service under it: its loss is not its own fault.
     pub(super) lost_to_restart: bool,
     /// How the service's process ended under it, and whether it was alone there.
@@ -182,7 +186,7 @@ impl Agent {
     pub(super) fn cancel(&mut self, now: Timestamp, job: JobId, attempt: Attempt, reason: String) {
         match self.held.get_mut(&job) {
             Some(work) if work.attempt == attempt && work.cancelled_at.is_none() => {
-                work.cancelled_at = Some(now);
+                (work.cancelled_at, work.ignored_since) = (Some(now), Some(now));
                 self.effects.push(AgentEffect::Cancel { job, attempt, reason });
                 self.recheck_cancelled(now, job);
             }
@@ -205,7 +209,11 @@ impl Agent {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
         }
         work.phase = phase;
-        (self.progressed_at, self.progress_due) = (now, true);
+        self.progress_due = true;
+        // A cancelled attempt that goes on proves nothing good of the service.
+        if work.cancelled_at.is_none() {
+            self.progressed_at = now;
+        }
     }
 
     pub(super) fn ended(&mut self, job: JobId, attempt: Attempt, ending: AttemptEnd) {
@@ -284,6 +292,7 @@ impl Work {
             submissions: 0,
             incarnation: ServiceIncarnation::default(),
             cancelled_at: None,
+            ignored_since: None,
             lost_to_restart: false,
             exit: None,
             probe: ProbeState::default(),
@@ -305,6 +314,11 @@ impl Work {
         if self.stage == Stage::Unconfirmed {
             self.stage = Stage::Accepted;
         }
+    }
+
+    /// How long the service has ignored its cancellation.
+    pub(super) fn ignored_for(&self, now: Timestamp) -> Duration {
+        self.ignored_since.map_or(Duration::ZERO, |since| now.since(since))
     }
 
     /// When the next probe is due.

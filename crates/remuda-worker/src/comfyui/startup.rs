@@ -58,6 +58,13 @@ pub(super) enum ServiceCheckError {
     Sick(#[from] SelfTestError),
 }
 
+impl ServiceCheckError {
+    /// Whether the check only waited behind other work.
+    pub(super) fn is_queued(&self) -> bool {
+        matches!(self, ServiceCheckError::Sick(SelfTestError::Queued { .. }))
+    }
+}
+
 impl ComfyuiService {
     /// Waits until the server is ready for work, without a time limit.
     pub(crate) async fn start(

@@ -138,6 +138,7 @@ pub(crate) fn condition_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) 
         ("the remedy fails", done(ServiceRemedy::Restart, Some(why()))),
         ("self-test passed", On::Tested { problem: None }),
         ("self-test failed", failed()),
+        ("self-test waited behind our attempt", On::TestQueued),
         ("10 min pass", On::Tick),
     ];
     let states: Vec<Named<Vec<On>>> = vec![

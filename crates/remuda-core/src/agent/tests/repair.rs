@@ -1,7 +1,7 @@
 //! A service that is out of reach or sick.
 
 use super::*;
-use crate::service::{ServiceExit, ServiceFailure, ServiceFault};
+use crate::service::{SelfTestResult, ServiceExit, ServiceFailure, ServiceFault};
 
 fn news(news: ServiceEvent) -> AgentEvent {
     AgentEvent::Service(news)
@@ -18,7 +18,7 @@ fn self_tested(problem: Option<&str>) -> AgentEvent {
 fn self_tested_in(incarnation: u64, problem: Option<&str>) -> AgentEvent {
     news(ServiceEvent::SelfTested {
         incarnation: ServiceIncarnation(incarnation),
-        problem: problem.map(str::to_owned),
+        result: problem.map_or(SelfTestResult::Passed, |problem| SelfTestResult::Failed(problem.to_owned())),
         offer: None,
     })
 }
@@ -455,12 +455,13 @@ fn superseded_attempt_that_stopped_says_nothing_about_its_service() {
 /// Faults: V8.
 #[test]
 fn failed_self_test_belongs_to_the_process_in_which_it_began() {
-    let incarnation_of = |problem: Option<&str>| {
+    let incarnation_of = |result: SelfTestResult| {
         let (began_in, current) = (ServiceIncarnation(1), ServiceIncarnation(2));
-        match ServiceEvent::self_tested(began_in, current, problem.map(str::to_owned), None) {
+        match ServiceEvent::self_tested(began_in, current, result, None) {
             ServiceEvent::SelfTested { incarnation, .. } => incarnation.0,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!((incarnation_of(None), incarnation_of(Some("no answer"))), (2, 1));
+    let failed = SelfTestResult::Failed("no answer".to_owned());
+    assert_eq!((incarnation_of(SelfTestResult::Passed), incarnation_of(failed)), (2, 1));
 }

@@ -2,7 +2,7 @@
 //! that it started; an operator repairs the others after the storm.
 
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::{ServiceEvent, ServiceIncarnation, ServiceRemedy};
+use remuda_core::service::{SelfTestResult, ServiceEvent, ServiceIncarnation, ServiceRemedy};
 
 use crate::event_queue::SimEvent;
 use crate::sabotage::Sabotage;
@@ -128,24 +128,27 @@ impl World<'_> {
         let is_full = service.running.len() >= service.plan.slots;
         let slot_free_at = if is_full { service.running.iter().map(Prompt::ends_at).min() } else { None };
         let wait = slot_free_at.map_or(0, |at| at.saturating_sub(now));
-        let problem = match service.defect {
-            _ if self.is_sabotaged(Sabotage::FakeRemedies) => None,
-            _ if !service.is_up(now) => Some("connection refused"),
-            Defect::Executor => Some("the executor does not run"),
-            Defect::Device => Some("the device failed"),
-            Defect::Disk => Some("the disk is full"),
-            Defect::None if is_mute || wait > CHECK_MAX => Some("the check prompt did not finish in time"),
-            Defect::None => None,
+        let failed = |problem: &str| SelfTestResult::Failed(problem.to_owned());
+        let queued = || SelfTestResult::Queued("the check prompt waits behind other work".to_owned());
+        // A prompt in the queue shows no defect before it runs.
+        let (result, is_slow) = match service.defect {
+            _ if self.is_sabotaged(Sabotage::FakeRemedies) => (SelfTestResult::Passed, false),
+            _ if !service.is_up(now) => (failed("connection refused"), false),
+            _ if is_mute => (failed("the check prompt did not finish in time"), true),
+            Defect::Executor if !service.running.is_empty() => (queued(), true),
+            Defect::Executor => (failed("the executor does not run"), true),
+            _ if wait > CHECK_MAX => (queued(), true),
+            Defect::Device => (failed("the device failed"), false),
+            Defect::Disk => (failed("the disk is full"), false),
+            Defect::None => (SelfTestResult::Passed, false),
         };
-        let is_slow = problem == Some("the executor does not run")
-            || problem == Some("the check prompt did not finish in time");
         let delay = if is_slow { CHECK_MAX } else { delay + wait.min(CHECK_MAX) };
         let began_in = self.hosts[host].incarnations.current();
         self.schedule_for_host(host, delay, |process| SimEvent::CheckDone {
             host,
             process,
             began_in,
-            problem,
+            result,
         });
     }
 
@@ -154,15 +157,14 @@ impl World<'_> {
         host: usize,
         process: u32,
         began_in: ServiceIncarnation,
-        problem: Option<&'static str>,
+        result: SelfTestResult,
     ) {
         if self.hosts[host].process == process {
             let it = &mut self.hosts[host];
-            if problem.is_none() {
+            if result == SelfTestResult::Passed {
                 it.self_tested();
             }
-            let (current, problem) = (it.incarnations.current(), problem.map(str::to_owned));
-            let tested = ServiceEvent::self_tested(began_in, current, problem, None);
+            let tested = ServiceEvent::self_tested(began_in, it.incarnations.current(), result, None);
             self.step_agent(host, AgentEvent::Service(tested));
         }
     }
