@@ -54,6 +54,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use remuda_core::cause::Cause;
+use remuda_core::clock::SetBack;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::machine::Presence;
 use remuda_core::plane::Plane;
@@ -313,6 +314,14 @@ impl Laws {
         if let Some(newest) = jobs.chain(workers).max().filter(|newest| *newest > now) {
             self.violated(Law::S10, at, format!("a stored record is of {newest}, and it is {now}"));
         }
+    }
+
+    /// The stored times were set back. What is compared over a restart moves with them, all by the same amount: the order
+    /// of starts and ends of blocks stays, and what is still to come stays as far ahead, as in the store.
+    pub(crate) fn times_set_back(&mut self, by: SetBack) {
+        let earlier = |time: &mut Timestamp| *time = time.minus(by.from.since(by.to));
+        self.blocks.values_mut().for_each(|(until, _)| earlier(until));
+        self.running.values_mut().for_each(|(_, since)| earlier(since));
     }
 
     /// An order leaves the plane.

@@ -64,6 +64,7 @@ impl World<'_> {
             && !self.is_sabotaged(Sabotage::KeepWrongRecords)
         {
             self.store.set_back(by);
+            self.laws.times_set_back(by);
         }
         start
     }
