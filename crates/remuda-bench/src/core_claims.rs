@@ -69,6 +69,7 @@ impl World {
             accepted_at: self.now,
             id: JobId::from_u128(self.next),
             tenant: if self.next.is_multiple_of(2) { "a" } else { "b" }.parse()?,
+            token: None,
             priority: 0,
             service: "exec".parse()?,
             // Eight kinds of work, as a fleet would have.
@@ -82,7 +83,13 @@ impl World {
             labels: std::collections::BTreeMap::new(),
             metadata: serde_json::Map::new(),
         };
-        let submission = JobSubmission { job, deadline: None, known: None, workflow: self.workflow.clone() };
+        let submission = JobSubmission {
+            job,
+            deadline: None,
+            known: None,
+            workflow: self.workflow.clone(),
+            stored_bytes: 0,
+        };
         self.next += 1;
         let step = self.plane.step(self.now, PlaneEvent::Submit(Box::new(submission)));
         step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))

@@ -8,11 +8,10 @@ mod many_workers;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context as _, ensure};
 use clap::Args;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::figures::{self, Figures};
+use crate::open_files;
 
 #[derive(Debug, Args)]
 pub(crate) struct FleetBenchOptions {
@@ -47,25 +46,7 @@ async fn measure(options: &FleetBenchOptions, data: &Path) -> anyhow::Result<Fig
     let mut table = Figures::default();
     cycle::measure(&mut table, options.workers, options.waiting)?;
     killed_workers::measure(&mut table, options.kills, &data.join("kills")).await?;
-    allow_files(options.workers as u64)?;
+    open_files::allow(options.workers as u64)?;
     many_workers::measure(&mut table, options, &data.join("crowd")).await?;
     Ok(table)
-}
-
-/// Each worker is a connection, here and at the plane, which inherits the limit.
-fn allow_files(workers: u64) -> anyhow::Result<()> {
-    /// Files, submitters and whatever else is open.
-    const OTHERS: u64 = 500;
-    let limit = getrlimit(Resource::Nofile);
-    let (wanted, most) = (workers + OTHERS, limit.maximum.unwrap_or(u64::MAX));
-    ensure!(
-        wanted <= most,
-        "{workers} workers need {wanted} open files, and {most} are allowed: raise that with `ulimit -Hn`, or give fewer \
-         --workers"
-    );
-    if limit.current.is_some_and(|current| current < wanted) {
-        let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
-        setrlimit(Resource::Nofile, raised).context("cannot raise the limit on open files")?;
-    }
-    Ok(())
 }

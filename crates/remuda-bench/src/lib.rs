@@ -14,8 +14,10 @@ mod load;
 mod machine_limits;
 #[cfg(feature = "models")]
 mod models;
+mod open_files;
 mod plane_process;
 mod queue;
+mod workers;
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -65,6 +67,13 @@ enum BenchAction {
     /// Each worker is a connection: `ulimit -n` must allow a few more than there are workers.
     /// Example: remuda bench fleet --workers 2000 --seconds 10 --kills 5 --data /dev/shm/bench
     Fleet(fleet::FleetBenchOptions),
+    /// Join thousands of workers to a plane with default settings: connections, memory, CPU of idle beats, health checks,
+    /// dispatch, their return after the plane was killed
+    ///
+    /// Fails if a worker is refused, lost or late. Each worker is a connection: `ulimit -Hn` must allow a few more than twice
+    /// as many as there are workers.
+    /// Example: remuda bench workers --workers 5000 --data /dev/shm/bench
+    Workers(workers::WorkersBenchOptions),
     /// Measure models against ONNX Runtime and sentence-transformers: speed, crash recovery, overload, tokens per second
     ///
     /// Build with --release: the figures of a debug build mean nothing.
@@ -82,6 +91,7 @@ impl BenchCommand {
             BenchAction::Comfyui(options) => comfyui::run(options).await,
             BenchAction::Api(options) => api::run(options).await,
             BenchAction::Fleet(options) => fleet::run(options).await,
+            BenchAction::Workers(options) => workers::run(options).await,
             #[cfg(feature = "models")]
             BenchAction::Models(options) => models::run(options, fetch_model).await,
         }

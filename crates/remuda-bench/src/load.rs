@@ -35,7 +35,7 @@ impl Board {
         receiver
     }
 
-    fn tell(&self, job: JobId, at: Instant) {
+    pub(crate) fn tell(&self, job: JobId, at: Instant) {
         let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match board.remove(&job) {
             Some(Entry::Waiting(sender)) => drop(sender.send(at)),

@@ -25,11 +25,20 @@ impl PlaneProcess {
         PlaneProcess::start_with(data, &[]).await
     }
 
+    /// Where another process of the plane was.
+    pub(crate) async fn start_at(data: &Path, address: &str) -> anyhow::Result<Self> {
+        PlaneProcess::spawn(data, address, &[]).await
+    }
+
     pub(crate) async fn start_with(data: &Path, settings: &[String]) -> anyhow::Result<Self> {
+        PlaneProcess::spawn(data, "127.0.0.1:0", settings).await
+    }
+
+    async fn spawn(data: &Path, listen: &str, settings: &[String]) -> anyhow::Result<Self> {
         let started = Instant::now();
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut child = Command::new(program)
-            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .args(["serve", "--listen", listen, "--data"])
             .arg(data)
             .args(settings.iter().flat_map(|setting| ["--set", setting]))
             .env("REMUDA_LOG", "warn")

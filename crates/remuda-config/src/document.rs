@@ -118,11 +118,12 @@ memory = "1GiB"
 "#;
 
 const TENANTS: &str = "
-## Tenants with quotas of their own
+## Tenants
 
-Each `[[tenant]]` replaces quotas for one tenant; a quota that it omits is the one of `[quota]`. One tenant at its limit
-never affects another: it gets 429 with the quota, the limit and what it uses, and `Retry-After`. `remuda config reload`
-makes a running plane read them again.
+Each `[[tenant]]` is for one tenant. It replaces quotas; a quota that it omits is the one of `[quota]`. One tenant at its
+limit never affects another: it gets 429 with the quota, the limit and what it uses, and `Retry-After`. It also has the
+rules what the tenant may use; those of `name = "*"` are for every tenant ([security.md](security.md)). `remuda config
+reload` makes a running plane read them again.
 
 ```toml
 ";
@@ -134,6 +135,11 @@ open_jobs_max = 10_000
 name = "batch"
 open_jobs_max = 500_000
 submissions_per_second = 500
+worker_labels = { pool = "batch" }
+
+[[tenant]]
+name = "*"
+denied_classes = ["Execute*"]
 "#;
 
 fn document() -> String {
@@ -186,8 +192,8 @@ fn document() -> String {
     text.push_str(&format!("{TENANTS}{TENANTS_EXAMPLE}```\n\n"));
     text.push_str("| setting | default | allowed values | description |\n|---|---|---|---|\n");
     for key in tenants::KEYS {
-        let is_required = key.name == "name";
-        let default = if is_required { String::new() } else { format!("`quota.{}`", key.name) };
+        let default =
+            if tenants::is_quota(key.name) { format!("`quota.{}`", key.name) } else { String::new() };
         let (name, bounds) = (key.name, key.kind.bounds());
         writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
     }
@@ -235,4 +241,7 @@ fn documented_examples_load() {
     fs::write(&path, MODELS_EXAMPLE).unwrap();
     let resolved = load(Some(&path), [("HOME".to_owned(), "/home/anna".to_owned())], &[]).unwrap();
     assert_eq!(resolved.models.own[1].spec.memory_bytes, Some(1 << 30));
+    fs::write(&path, TENANTS_EXAMPLE).unwrap();
+    let resolved = load(Some(&path), [("HOME".to_owned(), "/home/anna".to_owned())], &[]).unwrap();
+    assert_eq!(resolved.settings.tenants.every.denied_classes, ["Execute*"]);
 }

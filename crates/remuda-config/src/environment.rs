@@ -81,6 +81,11 @@ impl Environment {
 
     /// All settings in the environment. Where both names of a setting are set, the `REMUDA_` name comes last and wins.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, ConfigError> {
+        // Ignoring what was meant to forbid something would permit it.
+        if let Some(name) = self.0.keys().find(|name| name.starts_with("REMUDA_TENANTS_")) {
+            let message = format!("variable {name} is no setting: {}", table::tenants::RULES_MOVED);
+            return Err(ConfigError::Conflict(message));
+        }
         let mut entries = Vec::new();
         for key in table::all() {
             let names = key.seed.map(|(name, unit)| (name.to_owned(), unit));

@@ -9,7 +9,7 @@ use toml::de::{DeString, DeTable, DeValue};
 
 use super::key::{Entry, Key};
 use super::value::{RawSetting, Unit};
-use super::{ConfigError, ValueOrigin, suggest, table};
+use super::{ConfigError, ValueOrigin, table};
 
 /// A parsed configuration file whose values are not checked yet.
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl ConfigFile {
             name: name.clone(),
             path: self.path.clone(),
             line: *line,
-            hint: suggest::hint(name, table::all().map(|key| key.name)),
+            hint: table::hint(name),
         })?;
         parse_pair(key, pair, &self.path)
     }

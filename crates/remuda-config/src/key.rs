@@ -14,7 +14,6 @@ use super::fleet::{PolicyName, ProviderKind, WorkerStart};
 use super::store::{StoreUrl, mask_secrets};
 use super::value::{Kind, RawSetting, Unit, Value, format_bytes};
 use super::{ConfigError, ResolvedConfig, ValueOrigin};
-use remuda_core::tenant_rules::{NodeClassRule, WorkerPoolRule};
 use remuda_net::private_target::PrivateTarget;
 use remuda_net::secret::Secret;
 
@@ -213,7 +212,7 @@ macro_rules! list_field {
     )+};
 }
 
-list_field!(PrivateTarget NodeClassRule WorkerPoolRule);
+list_field!(PrivateTarget);
 
 impl Field for BTreeSet<Service> {
     fn value(&self) -> Value {

@@ -68,7 +68,7 @@ pub struct ResolvedConfig {
     pub models: ModelsSettings,
     /// Each `[[fleet]]`. `settings.fleets` holds the part of it that the core uses.
     pub fleets: Vec<FleetConfig>,
-    /// Each `[[tenant]]`. `settings.tenant_quotas` holds their quotas.
+    /// Each `[[tenant]]`. `settings.tenant_quotas` holds their quotas, `settings.tenants` their rules.
     pub tenants: Vec<TenantConfig>,
     /// Origin of each setting that differs from its default.
     pub origins: BTreeMap<&'static str, ValueOrigin>,
@@ -298,7 +298,7 @@ fn load_from(
     for section in file.iter().flat_map(ConfigFile::tenants) {
         resolved.tenants.push(TenantConfig::read(section, &resolved.settings.quota)?);
     }
-    resolved.settings.tenant_quotas = tenant_section::quotas(&resolved.tenants)?;
+    tenant_section::apply(&resolved.tenants, &mut resolved.settings)?;
     resolved.settings.fleets = resolved.fleets.iter().map(|fleet| fleet.settings.clone()).collect();
     Ok(resolved)
 }
@@ -333,7 +333,7 @@ impl ConfigFlag<'_> {
         let key = table::find(self.key).ok_or_else(|| ConfigError::UnknownFlag {
             name: self.key.to_owned(),
             flag: self.name.to_owned(),
-            hint: suggest::hint(self.key, table::all().map(|key| key.name)),
+            hint: table::hint(self.key),
         })?;
         let written = RawSetting::Text(self.value.to_owned());
         key.entry(&written, Unit::Required, ValueOrigin::Flag(self.name.to_owned()))

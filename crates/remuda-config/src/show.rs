@@ -7,7 +7,7 @@ use super::key::Key;
 use super::table::fleets::keys_for;
 use super::table::{models, tenants};
 use super::value::Value;
-use super::{ResolvedConfig, ValueOrigin, table};
+use super::{ResolvedConfig, TenantConfig, ValueOrigin, table};
 
 /// An aligned table, or a JSON object by setting.
 pub fn show(resolved: &ResolvedConfig, json: bool) -> String {
@@ -51,7 +51,8 @@ fn rows(resolved: &ResolvedConfig) -> Vec<Row> {
         }));
     }
     for tenant in &resolved.tenants {
-        rows.extend(tenants::KEYS.iter().map(|key| Row {
+        let has = |key: &&Key<TenantConfig>| !tenant.is_for_every_tenant() || !tenants::is_quota(key.name);
+        rows.extend(tenants::KEYS.iter().filter(has).map(|key| Row {
             name: format!("tenant.{}.{}", tenant.name, key.name),
             value: key.read(tenant),
             shown: key.display(tenant),

@@ -11,6 +11,7 @@ use std::time::Duration;
 use remuda_core::reliability;
 
 use super::key::{Key, slot};
+use super::suggest;
 use super::value::Kind::{Address, Bytes, Choice, Folder, List, OptionalBytes, Store, Switch, Targets};
 use super::value::{Kind, Unit};
 
@@ -46,6 +47,14 @@ pub(super) fn all() -> impl Iterator<Item = &'static Key> {
 /// The setting with this name.
 pub(super) fn find(name: &str) -> Option<&'static Key> {
     all().find(|key| key.name == name)
+}
+
+/// What to write in place of a name that is no setting.
+pub(super) fn hint(written: &str) -> String {
+    if written == "tenants" || written.starts_with("tenants.") {
+        return tenants::RULES_MOVED.to_owned();
+    }
+    suggest::hint(written, all().map(|key| key.name))
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);

@@ -338,8 +338,6 @@ fn another(key: &Key, defaults: &ResolvedConfig) -> String {
         }
         (Kind::Folder | Kind::File, _) => "/another/place".to_owned(),
         (Kind::List, _) => "one, another".to_owned(),
-        (Kind::NodeClasses, _) => "anna/LoadImage, */Execute*".to_owned(),
-        (Kind::WorkerPools, _) => "anna/pool=a".to_owned(),
         (Kind::Targets, _) => "127.0.0.1:9000, 10.0.0.0/8".to_owned(),
         (Kind::Address, _) => "127.0.0.1:9000".to_owned(),
         (Kind::Store, _) => "memory:".to_owned(),

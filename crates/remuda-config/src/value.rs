@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use remuda_core::id::Service;
+use remuda_core::id::{Service, Tenant};
 use remuda_core::money::Money;
-use remuda_core::tenant_rules::{NodeClassRule, WorkerPoolRule};
 
 use super::store::StoreUrl;
 use remuda_net::private_target::PrivateTarget;
@@ -62,10 +61,8 @@ pub(super) enum Kind {
     Names,
     /// Hosts, addresses and networks separated by commas.
     Targets,
-    /// Rules `TENANT/CLASS` separated by commas.
-    NodeClasses,
-    /// Rules `TENANT/LABEL=VALUE` separated by commas.
-    WorkerPools,
+    /// A tenant, or `*`.
+    TenantName,
     /// Optional URL that begins with `http://` or `https://`.
     Url,
     /// Names and values.
@@ -201,11 +198,16 @@ impl Kind {
                 Ok(Value::List(list(text)))
             }
             Kind::Targets => rules::<PrivateTarget>(text),
-            Kind::NodeClasses => rules::<NodeClassRule>(text),
-            Kind::WorkerPools => rules::<WorkerPoolRule>(text),
-            Kind::FleetName | Kind::Url | Kind::Name | Kind::Names | Kind::Pairs | Kind::Environment => {
-                Err(self.rule())
+            Kind::TenantName if text == "*" || text.parse::<Tenant>().is_ok() => {
+                Ok(Value::Text(Some(text.to_owned())))
             }
+            Kind::FleetName
+            | Kind::Url
+            | Kind::Name
+            | Kind::Names
+            | Kind::TenantName
+            | Kind::Pairs
+            | Kind::Environment => Err(self.rule()),
         }
     }
 
@@ -267,8 +269,7 @@ impl Kind {
             Kind::Targets => {
                 "hosts, addresses or networks, such as `hooks.internal:8080, 10.0.0.0/8`".to_owned()
             }
-            Kind::NodeClasses => "rules such as `anna/LoadImage, */Execute*`".to_owned(),
-            Kind::WorkerPools => "rules such as `anna/pool=a, */pool=shared`".to_owned(),
+            Kind::TenantName => "a name (letters, digits, `-`, `_`, `.`, `:`), or `*`".to_owned(),
             Kind::Url => "a URL that begins with `http://` or `https://`".to_owned(),
             Kind::Pairs => "names and values without commas, such as `{ gpu = \"4090\" }`".to_owned(),
             Kind::Environment => "names and values, such as `{ HF_HOME = \"/models\" }`".to_owned(),

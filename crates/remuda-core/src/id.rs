@@ -220,6 +220,10 @@ name!(
     Tenant, "tenant"
 );
 name!(
+    /// A token that jobs are submitted with; its id is no secret.
+    TokenId, "token id"
+);
+name!(
     /// What runs the job: `comfyui`, `exec`, or a model's capability.
     Service, "service"
 );

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cause::Cause;
-use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId, WorkflowHash};
+use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, TokenId, WorkerId, WorkflowHash};
 use crate::money::Money;
 use crate::options::JobOptions;
 use crate::queue::JobKind;
@@ -72,6 +72,7 @@ pub struct JobExtras {
     pub labels: BTreeMap<String, String>,
     pub metadata: serde_json::Map<String, serde_json::Value>,
     pub options: JobOptions,
+    pub token: Option<TokenId>,
 }
 
 /// What can happen to a job.

@@ -28,6 +28,7 @@ pub mod probation;
 pub mod provider;
 pub mod quarantine;
 pub mod queue;
+pub mod rate;
 pub mod record;
 pub mod refusal;
 pub mod reliability;

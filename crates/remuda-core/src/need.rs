@@ -52,6 +52,13 @@ impl Capabilities {
         let of = |names: &Option<BTreeSet<String>>| names.as_ref().map_or(0, BTreeSet::len);
         self.labels.len() + of(&self.models) + of(&self.classes)
     }
+
+    /// Bytes of its longest name.
+    pub fn longest_name(&self) -> usize {
+        let labels = self.labels.iter().flat_map(|(name, value)| [name, value]);
+        let listed = [&self.models, &self.classes].into_iter().flatten().flatten();
+        labels.chain(listed).map(String::len).max().unwrap_or(0)
+    }
 }
 
 /// Why a worker can never run a job in its present configuration.

@@ -7,13 +7,15 @@
 //! ```
 //!
 //! Taking the next job costs the services and labels of the worker, and the kinds of the tenant whose turn it is that
-//! this worker may not run; never the number of jobs, nor what other tenants wait for that this worker does not have.
+//! this worker may not run; never the number of jobs, nor what other tenants wait for that this worker does not have: a
+//! label, a model file, a node class.
 //! Tenants take turns at each priority: of those that a worker reaches, the one served longest ago from there goes first.
 //! `ageing` says when a job goes before others of higher priority.
 
 mod ageing;
 mod kinds;
 mod lane;
+mod name_groups;
 mod needs_index;
 mod order;
 
@@ -22,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::id::{JobId, Service, Shape, Tenant, WorkerId};
+use crate::need::Capabilities;
 
 pub use self::ageing::{NextJob, QueueRules};
 pub use self::kinds::{Demand, JobKind, JobKinds};
@@ -51,7 +54,7 @@ pub struct QueueEntry<'a> {
 pub struct WorkerProfile<'a> {
     pub id: &'a WorkerId,
     pub services: &'a BTreeSet<Service>,
-    pub labels: &'a BTreeMap<String, String>,
+    pub offer: &'a Capabilities,
 }
 
 /// What the queue must know about a worker.

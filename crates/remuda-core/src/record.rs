@@ -14,8 +14,8 @@ use crate::cause::Cause;
 use crate::document::{Collection, Document};
 use crate::event_kind::EventKind;
 use crate::id::{
-    Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
-    WorkflowHash,
+    Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, TokenId,
+    WorkerId, WorkflowHash,
 };
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
@@ -101,6 +101,9 @@ pub struct AcceptedJob {
     pub id: JobId,
     pub accepted_at: Timestamp,
     pub tenant: Tenant,
+    /// The token that it was submitted with, if one was needed; its quota counts the job while it is open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenId>,
     /// Higher runs first.
     pub priority: i8,
     pub service: Service,

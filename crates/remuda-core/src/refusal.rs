@@ -64,7 +64,8 @@ pub enum Refusal {
         quota: QuotaKind,
         limit: u64,
         current: u64,
-        retry_after: Duration,
+        /// Where waiting helps.
+        retry_after: Option<Duration>,
     },
     /// No worker has these model files and node classes, and no fleet could bring them. Both are empty if each exists
     /// somewhere, and nowhere all of them.
@@ -101,6 +102,12 @@ pub enum QuotaKind {
     OpenJobs,
     SubmissionRate,
     DistinctNeeds,
+    /// Of blobs, workflows and results.
+    StoredBytes,
+    /// Of one of its tokens.
+    TokenOpenJobs,
+    /// Of one of its tokens.
+    TokenSubmissionRate,
 }
 
 impl QuotaKind {
@@ -110,6 +117,9 @@ impl QuotaKind {
             QuotaKind::OpenJobs => "open_jobs",
             QuotaKind::SubmissionRate => "submissions_per_second",
             QuotaKind::DistinctNeeds => "distinct_needs",
+            QuotaKind::StoredBytes => "stored_bytes",
+            QuotaKind::TokenOpenJobs => "token_open_jobs",
+            QuotaKind::TokenSubmissionRate => "token_submissions_per_second",
         }
     }
 
@@ -119,6 +129,9 @@ impl QuotaKind {
             QuotaKind::OpenJobs => "quota.open_jobs_max",
             QuotaKind::SubmissionRate => "quota.submissions_per_second",
             QuotaKind::DistinctNeeds => "quota.distinct_needs_max",
+            QuotaKind::StoredBytes => "quota.stored_bytes_max",
+            QuotaKind::TokenOpenJobs => "quota.token_open_jobs_max",
+            QuotaKind::TokenSubmissionRate => "quota.token_submissions_per_second",
         }
     }
 }
@@ -206,7 +219,7 @@ fn write_quota(
     tenant: &Tenant,
     quota: QuotaKind,
     (limit, current): (u64, u64),
-    retry_after: Duration,
+    retry_after: Option<Duration>,
 ) -> fmt::Result {
     let setting = quota.setting();
     match quota {
@@ -224,8 +237,23 @@ fn write_quota(
             "tenant {tenant} has unfinished jobs with {current} different needs and may have {limit} ({setting}): give jobs \
              the same needs, or wait until some have ended"
         )?,
+        QuotaKind::StoredBytes => write!(
+            f,
+            "tenant {tenant} has stored {current} bytes of files, workflows and results and may store {limit} ({setting}): \
+             delete assets, or wait until what is old is cleared away (`retention`)"
+        )?,
+        QuotaKind::TokenOpenJobs => write!(
+            f,
+            "this token of tenant {tenant} has {current} unfinished jobs and may have {limit} ({setting}): cancel some or \
+             wait until some have ended"
+        )?,
+        QuotaKind::TokenSubmissionRate => write!(
+            f,
+            "this token of tenant {tenant} is {current} submissions ahead of its {limit} a second ({setting}): submit more \
+             slowly"
+        )?,
     }
-    write!(f, "; try again in {}", humanize(retry_after))
+    retry_after.map_or(Ok(()), |wait| write!(f, "; try again in {}", humanize(wait)))
 }
 
 fn write_lacking(

@@ -3,14 +3,13 @@
 //!
 //! | rule | meaning |
 //! |---|---|
-//! | denied `*/ExecutePython*` | no tenant may use a class that begins like this |
-//! | allowed `anna/KSampler` | anna may use the classes that her rules and those of `*` allow, and no others |
-//! | pool `anna/pool=a` | anna's jobs run on workers with the label `pool=a` only; `*/pool=shared` is for the others |
+//! | denied `ExecutePython*`, of every tenant | no tenant may use a class that begins like this |
+//! | allowed `KSampler`, of anna | anna may use the classes that her rules and those of every tenant allow, and no others |
+//! | label `pool=a`, of anna | anna's jobs run on workers with this label only; a label of every tenant is for the others |
 //!
 //! A denial wins over a permission. Jobs that were accepted before a rule was made are not judged again.
 
-use std::fmt;
-use std::str::FromStr;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -18,150 +17,89 @@ use crate::id::Tenant;
 use crate::need::Requirements;
 use crate::refusal::Refusal;
 
-/// Every tenant.
-const ANY: &str = "*";
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TenantRules {
-    pub denied_classes: Vec<NodeClassRule>,
-    pub allowed_classes: Vec<NodeClassRule>,
-    pub worker_pools: Vec<WorkerPoolRule>,
+    /// For all tenants.
+    pub every: TenantRule,
+    pub own: BTreeMap<Tenant, TenantRule>,
 }
 
-/// A tenant, or all of them, and a node class; `Name*` stands for every class that begins like this.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeClassRule {
-    tenant: String,
-    class: String,
-}
-
-/// A tenant, or all of them, and the label of the workers that run its jobs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WorkerPoolRule {
-    tenant: String,
-    label: String,
-    value: String,
+/// What one tenant, or every tenant, may use. A class `Name*` stands for all that begin like this.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TenantRule {
+    pub denied_classes: Vec<String>,
+    pub allowed_classes: Vec<String>,
+    /// Labels of the workers that run the tenant's jobs.
+    pub worker_labels: BTreeMap<String, String>,
 }
 
 impl TenantRules {
     /// What a job of this tenant needs once the rules are applied, or why it is refused.
     pub fn apply(&self, tenant: &Tenant, needs: &mut Requirements) -> Result<(), Refusal> {
-        self.check_classes(tenant, needs)?;
-        for rule in self.pools_of(tenant) {
-            let asked = needs.labels.entry(rule.label.clone()).or_insert_with(|| rule.value.clone());
-            if *asked != rule.value {
-                return Err(Refusal::ForeignPool { tenant: tenant.clone(), label: rule.label.clone() });
+        let own = self.own.get(tenant);
+        self.check_classes(tenant, own, needs)?;
+        let own_labels = own.map(|own| &own.worker_labels);
+        let is_replaced = |name: &String| own_labels.is_some_and(|labels| labels.contains_key(name));
+        let general = self.every.worker_labels.iter().filter(|(name, _)| !is_replaced(name));
+        for (name, value) in own_labels.into_iter().flatten().chain(general) {
+            let asked = needs.labels.entry(name.clone()).or_insert_with(|| value.clone());
+            if asked != value {
+                return Err(Refusal::ForeignPool { tenant: tenant.clone(), label: name.clone() });
             }
         }
         Ok(())
     }
 
-    fn check_classes(&self, tenant: &Tenant, needs: &Requirements) -> Result<(), Refusal> {
-        let allowed: Vec<_> =
-            self.allowed_classes.iter().filter(|rule| is_for(&rule.tenant, tenant)).collect();
-        let denied: Vec<_> = self.denied_classes.iter().filter(|rule| is_for(&rule.tenant, tenant)).collect();
+    fn check_classes(
+        &self,
+        tenant: &Tenant,
+        own: Option<&TenantRule>,
+        needs: &Requirements,
+    ) -> Result<(), Refusal> {
+        let rules = || own.into_iter().chain([&self.every]);
+        let is_limited = rules().any(|rule| !rule.allowed_classes.is_empty());
         let is_forbidden = |class: &&String| {
-            denied.iter().any(|rule| rule.covers(class))
-                || !allowed.is_empty() && !allowed.iter().any(|rule| rule.covers(class))
+            rules().any(|rule| covers(&rule.denied_classes, class))
+                || is_limited && !rules().any(|rule| covers(&rule.allowed_classes, class))
         };
         match needs.classes.iter().find(is_forbidden) {
             Some(class) => Err(Refusal::ForbiddenClass { tenant: tenant.clone(), class: class.clone() }),
             None => Ok(()),
         }
     }
-
-    /// The tenant's own rules, and those of all tenants for labels that it has no rule for.
-    fn pools_of(&self, tenant: &Tenant) -> impl Iterator<Item = &WorkerPoolRule> {
-        let is_own = |rule: &&WorkerPoolRule| rule.tenant == tenant.as_str();
-        let has_own = move |label: &str| {
-            self.worker_pools.iter().any(|rule| rule.tenant == tenant.as_str() && rule.label == label)
-        };
-        let own = self.worker_pools.iter().filter(is_own);
-        own.chain(self.worker_pools.iter().filter(move |rule| rule.tenant == ANY && !has_own(&rule.label)))
-    }
 }
 
-fn is_for(rule: &str, tenant: &Tenant) -> bool {
-    rule == ANY || rule == tenant.as_str()
-}
-
-impl NodeClassRule {
-    fn covers(&self, class: &str) -> bool {
-        match self.class.strip_suffix('*') {
-            Some(start) => class.starts_with(start),
-            None => class == self.class,
-        }
-    }
-}
-
-/// The text is no rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadTenantRule(String);
-
-impl fmt::Display for BadTenantRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadTenantRule {}
-
-/// `anna/rest`, with a tenant or `*` before the first slash.
-fn split(text: &str) -> Option<(String, &str)> {
-    let (tenant, rest) = text.split_once('/')?;
-    let is_tenant = tenant == ANY || tenant.parse::<Tenant>().is_ok();
-    (is_tenant && !rest.is_empty()).then(|| (tenant.to_owned(), rest))
-}
-
-impl FromStr for NodeClassRule {
-    type Err = BadTenantRule;
-
-    fn from_str(text: &str) -> Result<NodeClassRule, BadTenantRule> {
-        let bad = || {
-            BadTenantRule(format!(
-                "{text:?} is no rule: write TENANT/CLASS, as in `anna/LoadImage` or `*/Execute*`"
-            ))
-        };
-        let (tenant, class) = split(text).ok_or_else(bad)?;
-        Ok(NodeClassRule { tenant, class: class.to_owned() })
-    }
-}
-
-impl FromStr for WorkerPoolRule {
-    type Err = BadTenantRule;
-
-    fn from_str(text: &str) -> Result<WorkerPoolRule, BadTenantRule> {
-        let bad =
-            || BadTenantRule(format!("{text:?} is no rule: write TENANT/LABEL=VALUE, as in `anna/pool=a`"));
-        let (tenant, label) = split(text).ok_or_else(bad)?;
-        let (label, value) = label.split_once('=').filter(|(label, _)| !label.is_empty()).ok_or_else(bad)?;
-        Ok(WorkerPoolRule { tenant, label: label.to_owned(), value: value.to_owned() })
-    }
-}
-
-impl fmt::Display for NodeClassRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.tenant, self.class)
-    }
-}
-
-impl fmt::Display for WorkerPoolRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}={}", self.tenant, self.label, self.value)
-    }
+fn covers(rules: &[String], class: &str) -> bool {
+    rules.iter().any(|rule| match rule.strip_suffix('*') {
+        Some(start) => class.starts_with(start),
+        None => rule == class,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn rules(denied: &[&str], allowed: &[&str], pools: &[&str]) -> TenantRules {
-        TenantRules {
-            denied_classes: denied.iter().map(|rule| rule.parse().unwrap()).collect(),
-            allowed_classes: allowed.iter().map(|rule| rule.parse().unwrap()).collect(),
-            worker_pools: pools.iter().map(|rule| rule.parse().unwrap()).collect(),
+    /// Each rule as `TENANT/RULE`, with `*` for every tenant.
+    fn rules(denied: &[&str], allowed: &[&str], labels: &[&str]) -> TenantRules {
+        let mut rules = TenantRules::default();
+        for (index, texts) in [denied, allowed, labels].into_iter().enumerate() {
+            for text in texts {
+                let (tenant, text) = text.split_once('/').unwrap();
+                let rule = match tenant {
+                    "*" => &mut rules.every,
+                    tenant => rules.own.entry(tenant.parse().unwrap()).or_default(),
+                };
+                match index {
+                    0 => rule.denied_classes.push(text.to_owned()),
+                    1 => rule.allowed_classes.push(text.to_owned()),
+                    _ => rule.worker_labels.extend(text.split_once('=').map(|(a, b)| (a.into(), b.into()))),
+                }
+            }
         }
+        rules
     }
 
     /// The class that is refused.
@@ -211,16 +149,5 @@ mod tests {
         assert_eq!(needed("ben", None).unwrap(), "shared");
         let message = needed("ben", Some("a")).unwrap_err().to_string();
         assert!(message.contains("ben") && message.contains("pool"), "{message}");
-    }
-
-    #[test]
-    fn text_that_is_no_rule_is_refused() {
-        for text in ["", "LoadImage", "/LoadImage", "anna/", "a b/LoadImage"] {
-            assert!(text.parse::<NodeClassRule>().is_err(), "{text}");
-        }
-        for text in ["anna/pool", "pool=a", "anna/=a"] {
-            assert!(text.parse::<WorkerPoolRule>().is_err(), "{text}");
-        }
-        assert_eq!("*/A (rgthree)/x".parse::<NodeClassRule>().unwrap().to_string(), "*/A (rgthree)/x");
     }
 }

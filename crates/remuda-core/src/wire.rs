@@ -10,6 +10,7 @@
 
 pub mod bounds;
 pub mod live;
+pub mod live_budget;
 pub mod metric;
 pub mod preview;
 

@@ -33,6 +33,12 @@ impl ModelRequest {
 
     /// Chooses a random seed now if the request has none, so that a second copy repeats the same answer.
     pub fn fix_seed(&mut self) {
+        // The standard library's hasher is seeded by the system.
+        self.fix_seed_to(RandomState::new().build_hasher().finish());
+    }
+
+    /// As `fix_seed`, with this seed.
+    pub fn fix_seed_to(&mut self, number: u64) {
         let seed = match self {
             ModelRequest::TextToText(chat) => &mut chat.sampling.seed,
             ModelRequest::TextToImage(draw) => &mut draw.seed,
@@ -40,9 +46,8 @@ impl ModelRequest {
             | ModelRequest::Vision(_)
             | ModelRequest::ImageEmbedding { .. } => return,
         };
-        // The standard library's hasher is seeded by the system. One bit less, because some JSON readers use signed
-        // integers.
-        seed.get_or_insert_with(|| RandomState::new().build_hasher().finish() >> 1);
+        // One bit less, because some JSON readers use signed integers.
+        seed.get_or_insert(number >> 1);
     }
 }
 

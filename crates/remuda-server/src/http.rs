@@ -15,12 +15,15 @@ mod events;
 mod jobs;
 mod listen;
 mod live;
+mod live_limit;
+mod lost;
 mod native;
 mod openai;
 mod openapi;
 mod path;
 mod preview;
 mod reload;
+mod request_key;
 mod routes;
 mod workers;
 

@@ -6,7 +6,7 @@ mod attach;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
+use remuda_core::id::{BadId, Hash, JobId, Service, Tenant, TokenId};
 use remuda_core::need::Requirements;
 use remuda_core::options::{JobOptions, RequestedOptions};
 use remuda_core::plane::{JobSubmission, KnownKey, PlaneAnswer, PlaneEvent};
@@ -35,6 +35,8 @@ pub const DURATION_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 #[derive(Clone, Debug)]
 pub struct SubmitFields {
     pub tenant: Tenant,
+    /// The token of the submission, if one was needed.
+    pub token: Option<TokenId>,
     pub priority: i8,
     /// Derived from the workflow if absent.
     pub service: Option<Service>,
@@ -52,6 +54,7 @@ impl SubmitFields {
     pub fn new(tenant: Tenant) -> SubmitFields {
         SubmitFields {
             tenant,
+            token: None,
             priority: 0,
             service: None,
             needs: Requirements::default(),
@@ -109,7 +112,8 @@ impl Intake {
         self.blobs.touch_all(named, self.plane.clock.now()).await?;
         // Cached before acceptance: the start order may be sent before this call returns.
         self.workflows.insert(id, workflow.clone());
-        let submission = JobSubmission { job, deadline, known, workflow };
+        let stored_bytes = self.stored_bytes(&job.tenant);
+        let submission = JobSubmission { job, deadline, known, workflow, stored_bytes };
         if keys.is_empty() {
             // The event is in the inbox after the first poll: a client that disconnects now takes nothing back.
             return commit(&self.plane, submission).await;
@@ -125,6 +129,11 @@ impl Intake {
             submitted
         });
         task.await.unwrap_or_else(|error| Err(PlaneError::OutcomeUnknown(error.to_string()).into()))
+    }
+
+    /// Files, workflows and results of a tenant.
+    pub fn stored_bytes(&self, tenant: &Tenant) -> u64 {
+        self.store.bytes_of(tenant).saturating_add(self.blobs.bytes_of(tenant))
     }
 
     async fn prepare(
@@ -168,6 +177,7 @@ impl Intake {
             id: self.plane.new_job_id(),
             accepted_at: Timestamp::ZERO,
             tenant: request.tenant,
+            token: request.token,
             priority: request.priority,
             service,
             shape,

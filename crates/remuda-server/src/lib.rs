@@ -18,6 +18,7 @@ pub mod intake;
 pub mod job_secrets;
 pub mod join_key;
 pub mod live;
+mod live_budgets;
 pub mod plane_handle;
 pub mod previews;
 pub mod serve;

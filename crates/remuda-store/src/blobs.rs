@@ -17,6 +17,7 @@
 
 mod chunks;
 mod hash;
+mod owners;
 mod retention;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ struct Shared {
     /// One lock per subfolder. It makes check-then-act sequences atomic: a blob that was seen or touched is not deleted
     /// in between, and a name that is not synced yet is not visible.
     shard_locks: [Mutex<()>; 256],
+    owners: owners::Owners,
     /// Held while a handle exists; the kernel releases it when the process dies.
     _lock: File,
 }
@@ -68,6 +70,12 @@ pub enum BlobError {
     /// Send less, or raise the limit.
     #[error("the blob is larger than {bytes_max} bytes (blobs.bytes_max)")]
     TooLarge { bytes_max: u64 },
+
+    /// Nothing was stored; the tenant deletes something, or its quota is raised.
+    #[error(
+        "the upload is larger than the {room_bytes} bytes that its tenant may still store (quota.stored_bytes_max)"
+    )]
+    OverQuota { room_bytes: u64 },
 
     /// Nothing was stored; correct the content or the hash.
     #[error("the content has the hash {actual} instead of {expected}; nothing was stored")]
@@ -166,7 +174,7 @@ impl Shared {
         }
         sync_folder(&folder).and_then(|()| sync_folder(&folder.join(".."))).map_err(failed)?;
         let shard_locks = std::array::from_fn(|_| Mutex::new(()));
-        Ok(Shared { folder, bytes_max, shard_locks, _lock: lock })
+        Ok(Shared { folder, bytes_max, shard_locks, owners: owners::Owners::default(), _lock: lock })
     }
 
     fn path(&self, hash: BlobHash) -> PathBuf {

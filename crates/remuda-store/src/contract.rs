@@ -305,9 +305,16 @@ pub(super) async fn records_written_twice_change_nothing(fixture: &impl StoreFix
             Record::Result { job: sample::id(1), result: body("1") },
         ]
     };
+    let mut bytes = Vec::new();
     for batch in [vec![keyed()], vec![keyed()], ended(), ended()] {
         commit(&store, term, batch).await;
+        bytes.push(store.bytes_of(&tenant("a")));
     }
+    let workflow = bytes[0];
+    assert_eq!(bytes, [workflow, workflow, workflow + 1, workflow + 1], "a repetition is not counted again");
+    drop(store);
+    let store = fixture.open().await;
+    assert_eq!(store.bytes_of(&tenant("a")), workflow + 1, "kept over a restart");
     assert_eq!(ids(&store, JobFilter::default(), None, 9).await, [1]);
     assert_eq!(store.job(sample::id(1)).await.unwrap().unwrap().1, completed(2, 1));
 }
@@ -322,7 +329,10 @@ pub(super) async fn retention_spares_open_jobs_and_respects_its_limit(fixture: &
     };
     let jobs = (0..400).map(|id| accepted(sample::with_key(job(id), &id.to_string(), id), status(id)));
     commit(&store, term, jobs.collect()).await;
+    let before = store.bytes_of(&tenant("a"));
+    assert!(before > 0 && before.is_multiple_of(400), "{before} bytes for 400 workflows");
     commit(&store, term, vec![Record::Result { job: sample::id(1), result: body("1") }]).await;
+    assert_eq!(store.bytes_of(&tenant("a")), before + 1);
     commit(
         &store,
         term,
@@ -343,6 +353,7 @@ pub(super) async fn retention_spares_open_jobs_and_respects_its_limit(fixture: &
     let left: BTreeSet<u128> = ids(&store, JobFilter::default(), None, 999).await.into_iter().collect();
     assert_eq!(left, (0..400).filter(|id| matches!(id % 4, 0 | 3)).collect());
     assert_eq!(open_ids(&store).await.len(), 100);
+    assert_eq!(store.bytes_of(&tenant("a")), before / 2, "half of the workflows are left, and no result");
     assert_eq!(sequences(&store, 0, 9).await, [2]);
     assert!(store.cycles(9).await.unwrap().is_empty());
     assert!(store.workflow(sample::id(1)).await.unwrap().is_none());

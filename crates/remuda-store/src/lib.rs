@@ -19,6 +19,7 @@ mod loss;
 mod memory;
 mod sqlite;
 mod store_error;
+mod tenant_bytes;
 
 use std::fmt;
 use std::path::Path;
@@ -295,6 +296,14 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.delete_ended_before(before, limit)),
             Store::Sqlite(store) => store.delete_ended_before(before, limit).await,
+        }
+    }
+
+    /// Bytes of the workflows and results that are stored for a tenant.
+    pub fn bytes_of(&self, tenant: &Tenant) -> u64 {
+        match self {
+            Store::Memory(store) => store.bytes_of(tenant),
+            Store::Sqlite(store) => store.bytes_of(tenant),
         }
     }
 

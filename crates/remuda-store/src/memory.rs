@@ -15,6 +15,7 @@ use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
+use super::tenant_bytes::{TenantBytes, signed};
 use super::{JobFilter, RecordBatch, StatusView, StoreError, ViewRow};
 
 #[derive(Clone, Debug, Default)]
@@ -33,6 +34,7 @@ struct Tables {
     events: BTreeMap<Sequence, Arc<StoredEvent>>,
     cycles: BTreeMap<Timestamp, Arc<RawValue>>,
     documents: BTreeMap<(Collection, String), Arc<Document>>,
+    bytes: TenantBytes,
 }
 
 #[derive(Debug)]
@@ -44,6 +46,11 @@ struct Job {
 }
 
 impl Job {
+    fn bytes(&self) -> i64 {
+        let result = self.result.as_ref().map_or(0, |result| result.get().len());
+        signed(self.workflow.get().len() + result)
+    }
+
     fn header(&self) -> (AcceptedJob, JobStatus) {
         (AcceptedJob::clone(&self.accepted), self.status.clone())
     }
@@ -195,6 +202,10 @@ impl MemoryStore {
         view::rows(&self.tables(), view)
     }
 
+    pub(super) fn bytes_of(&self, tenant: &Tenant) -> u64 {
+        self.tables().bytes.get(tenant)
+    }
+
     pub(super) fn delete_ended_before(&self, before: Timestamp, limit: usize) -> usize {
         self.tables().delete_ended_before(before, limit)
     }
@@ -230,7 +241,10 @@ impl Tables {
             }
             Record::Result { job, result } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
+                    let before = job.bytes();
                     job.result = Some(result);
+                    let change = job.bytes() - before;
+                    self.bytes.apply(&[(job.accepted.tenant.clone(), change)].into());
                 }
             }
             Record::Worker(row) => {
@@ -272,8 +286,13 @@ impl Tables {
         if let Some(key) = &accepted.key {
             self.keys.insert((accepted.tenant.clone(), key.key.clone()), accepted.id);
         }
-        let result = self.jobs.remove(&accepted.id).and_then(|job| job.result);
-        self.jobs.insert(accepted.id, Job { accepted, status, workflow, result });
+        let before = self.jobs.remove(&accepted.id);
+        let before_bytes = before.as_ref().map_or(0, Job::bytes);
+        let result = before.and_then(|job| job.result);
+        let (id, tenant) = (accepted.id, accepted.tenant.clone());
+        let job = Job { accepted, status, workflow, result };
+        self.bytes.apply(&[(tenant, job.bytes() - before_bytes)].into());
+        self.jobs.insert(id, job);
     }
 
     fn delete_ended_before(&mut self, before: Timestamp, limit: usize) -> usize {
@@ -282,6 +301,7 @@ impl Tables {
             self.jobs.iter().filter(|(_, job)| is_over(job)).map(|(id, _)| *id).take(limit).collect();
         for id in &jobs {
             let key = self.jobs.remove(id).and_then(|job| {
+                self.bytes.apply(&[(job.accepted.tenant.clone(), -job.bytes())].into());
                 job.accepted.key.as_ref().map(|key| (job.accepted.tenant.clone(), key.key.clone()))
             });
             key.and_then(|key| self.keys.remove(&key));

@@ -23,6 +23,7 @@ mod read;
 mod recover;
 mod retention;
 mod schema;
+mod tenant_bytes;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -32,7 +33,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use remuda_core::id::Term;
+use remuda_core::id::{Tenant, Term};
 use remuda_core::time::Timestamp;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -42,6 +43,7 @@ pub use generation::{Generation, GenerationCause, StoreHistory};
 pub use recover::{Recovery, StoreReport, check_store, recover_store};
 
 use crate::loss::CommitMark;
+use crate::tenant_bytes::TenantBytes;
 use files::{Lock, Reserve};
 use place::Place;
 use proof::{Proof, StoredProof};
@@ -64,6 +66,7 @@ struct Shared {
     readers: Readers,
     reserve: Arc<Reserve>,
     place: Arc<Place>,
+    bytes: TenantBytes,
 }
 
 impl SqliteStore {
@@ -86,8 +89,11 @@ impl SqliteStore {
         let place = Place::new(&path).map_err(|error| files::unreachable_error(&path, error))?;
         let place = Arc::new(place);
         let (inbox, requests) = mpsc::channel();
+        let bytes = tenant_bytes::load(&conn).map_err(|error| schema::classify(&path, error))?;
+        let bytes = TenantBytes::new(bytes);
         let writer =
-            Writer::new(path.clone(), conn, lock, proof, reserve.clone(), place.clone())?.spawn(requests)?;
+            Writer::new(path.clone(), conn, lock, proof, reserve.clone(), place.clone(), bytes.clone())?;
+        let writer = writer.spawn(requests)?;
         Ok(SqliteStore(Arc::new(Shared {
             inbox,
             permits: Arc::new(Semaphore::new(WAITING_MAX)),
@@ -95,6 +101,7 @@ impl SqliteStore {
             readers: Readers::new(path, place.clone()),
             reserve,
             place,
+            bytes,
         })))
     }
 
@@ -131,6 +138,10 @@ impl SqliteStore {
             deleted += step;
         }
         Ok(deleted)
+    }
+
+    pub(super) fn bytes_of(&self, tenant: &Tenant) -> u64 {
+        self.0.bytes.get(tenant)
     }
 
     pub(super) fn has_reserve(&self) -> bool {

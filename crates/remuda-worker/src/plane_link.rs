@@ -154,7 +154,10 @@ async fn send_live(request: RequestBuilder) -> Result<Response, ReportError> {
         request.send().await.map_err(|error| ReportError::Unreachable(error_with_causes(&error)))?;
     match response.status() {
         status if status.is_success() => Ok(response),
-        status if status.is_server_error() => Err(ReportError::Unreachable(status.to_string())),
+        // The newest progress and outputs are sent again later.
+        status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+            Err(ReportError::Unreachable(status.to_string()))
+        }
         status => Err(ReportError::Refused(status)),
     }
 }
@@ -187,7 +190,9 @@ async fn classify_refusal(response: Response) -> CallError {
     match (status, code.as_str()) {
         (_, "unknown_worker") => CallError::Unknown,
         (_, "machine_retired" | "identity_unproven") => CallError::Retired(message),
-        (_, "replaced" | "wrong_token" | "no_token" | "forbidden") => CallError::Replaced(message),
+        (_, "replaced" | "wrong_token" | "no_token" | "forbidden" | "lost_in_restore") => {
+            CallError::Replaced(message)
+        }
         (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => CallError::Replaced(message),
         _ => CallError::Unreachable(format!("{status}: {message}")),
     }

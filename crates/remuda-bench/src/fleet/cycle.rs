@@ -99,6 +99,7 @@ fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
         accepted_at: NOW,
         id: JobId::from_u128(u128::from(n) + 1),
         tenant: if n.is_multiple_of(2) { "a" } else { "b" }.parse()?,
+        token: None,
         priority: 0,
         service: "exec".parse()?,
         // Eight kinds of work, as a fleet would have.
@@ -113,7 +114,7 @@ fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
         metadata: serde_json::Map::new(),
     };
     let workflow = Arc::from(RawValue::from_string("{}".to_owned())?);
-    let submission = JobSubmission { job, deadline: None, known: None, workflow };
+    let submission = JobSubmission { job, deadline: None, known: None, workflow, stored_bytes: 0 };
     let step = plane.step(NOW, PlaneEvent::Submit(Box::new(submission)));
     step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))
 }

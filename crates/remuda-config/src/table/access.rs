@@ -1,7 +1,7 @@
 //! Settings for access: TLS, tokens, hosts, origins and limits per caller.
 
 use super::super::key::{Key, slot};
-use super::super::value::Kind::{File, List, NodeClasses, WorkerPools};
+use super::super::value::Kind::{File, List};
 use super::number;
 
 pub(super) const ACCESS: &[Key] = &[
@@ -41,24 +41,6 @@ pub(super) const ACCESS: &[Key] = &[
         slot!(serve.access.streams_per_token_max),
         number(0, 1_000_000),
         "Event streams open at once per token (or address); 0 means 64, and no limit for this machine.",
-    ),
-    Key::new(
-        "tenants.denied_classes",
-        slot!(settings.tenants.denied_classes),
-        NodeClasses,
-        "Node classes that a tenant's workflows may not use, as `TENANT/CLASS`; `*` is every tenant, `Name*` every class that begins like this.",
-    ),
-    Key::new(
-        "tenants.allowed_classes",
-        slot!(settings.tenants.allowed_classes),
-        NodeClasses,
-        "If a tenant has such rules, its workflows may use these node classes and no others.",
-    ),
-    Key::new(
-        "tenants.worker_pools",
-        slot!(settings.tenants.worker_pools),
-        WorkerPools,
-        "A tenant's jobs run only on workers with this label, as `TENANT/LABEL=VALUE`; `*/LABEL=VALUE` is for tenants without a rule of their own.",
     ),
     Key::new(
         "limits.client_priority_max",

@@ -12,6 +12,11 @@ impl Plane {
         self.workers.has_token(token_hash)
     }
 
+    /// The slots that this worker may have, if the credential is its own.
+    pub fn slots_of(&self, worker: &WorkerId, token_hash: Hash) -> Result<u32, Refusal> {
+        self.workers.authenticate(worker, token_hash).map(|worker| worker.slots_max)
+    }
+
     /// The job, if this worker runs this attempt of it. The token is drawn at every join, so it identifies the
     /// incarnation too.
     pub fn running_job(

@@ -10,7 +10,7 @@ use self::recently_ended::RecentlyEnded;
 pub use self::tenant_usage::TenantUsage;
 use self::tenant_usage::TenantUsages;
 use super::{JobSubmission, KnownKey};
-use crate::id::{Attempt, Incarnation, JobId, Tenant, WorkerId};
+use crate::id::{Attempt, Incarnation, JobId, Tenant, TokenId, WorkerId};
 use crate::job::{Job, JobEvent, JobExtras, JobState};
 use crate::queue::{JobKinds, Queue, QueueEntry};
 use crate::record::{AcceptedJob, IdempotencyKey, JobStatus};
@@ -65,8 +65,8 @@ impl Jobs {
     }
 
     /// Counts a submission that is about to be accepted.
-    pub(super) fn record_submission(&mut self, now: Timestamp, tenant: &Tenant, settings: &Settings) {
-        self.usages.record_submission(now, tenant, settings.quota_of(tenant));
+    pub(super) fn record_submission(&mut self, now: Timestamp, job: &AcceptedJob, settings: &Settings) {
+        self.usages.record_submission(now, job, settings.quota_of(&job.tenant));
     }
 
     /// What each tenant with open jobs uses of its quota.
@@ -89,7 +89,7 @@ impl Jobs {
             let known = KnownKey { job: job.id, fingerprint: key.fingerprint };
             self.keys.insert((job.tenant.clone(), key.key.clone()), known);
         }
-        self.usages.insert(&job.tenant, &job.kind.demand);
+        self.usages.insert(&job.tenant, token_of(&job), &job.kind.demand);
         self.open.entry(job.id).insert_entry(job).into_mut()
     }
 
@@ -105,6 +105,7 @@ impl Jobs {
             labels: accepted.labels,
             metadata: accepted.metadata,
             options: accepted.options,
+            token: accepted.token,
         };
         job.extras = Some(extra).filter(|extra| *extra != JobExtras::default()).map(Box::new);
         job
@@ -214,7 +215,7 @@ impl Jobs {
         let job = self.open.remove(&id)?;
         debug_assert!(matches!(job.state(), JobState::Ended(_)));
         self.queue.remove(queue_entry(&job));
-        self.usages.remove(&job.tenant, &job.kind.demand);
+        self.usages.remove(&job.tenant, token_of(&job), &job.kind.demand);
         let status = job.status(now);
         if let Some(forgotten) = self.ended.insert(&job, &status.state) {
             self.keys.remove(&forgotten);
@@ -250,6 +251,10 @@ fn running_attempt(job: &Job) -> Option<RunningAttempt> {
 
 fn queue_entry(job: &Job) -> QueueEntry<'_> {
     QueueEntry { job: job.id, priority: job.priority, tenant: &job.tenant, kind: &job.kind }
+}
+
+fn token_of(job: &Job) -> Option<&TokenId> {
+    job.extras.as_ref()?.token.as_ref()
 }
 
 fn key_of(job: &Job) -> Option<&IdempotencyKey> {

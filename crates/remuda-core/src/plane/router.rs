@@ -273,7 +273,7 @@ struct WorkerMatcher<'a> {
 impl Matcher for WorkerMatcher<'_> {
     fn profile(&self) -> WorkerProfile<'_> {
         let Worker { id, services, offer, .. } = self.worker;
-        WorkerProfile { id, services, labels: &offer.labels }
+        WorkerProfile { id, services, offer }
     }
 
     fn fits(&self, demand: &Demand) -> bool {

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::domain_event::{DomainEvent, JobEnding};
 use super::{Plane, PlaneAnswer};
 use crate::alarm::Alarm;
-use crate::id::{Hash, JobId};
+use crate::id::{Hash, JobId, Tenant};
 use crate::job::JobEvent;
 use crate::record::{AcceptedJob, Record};
 use crate::refusal::Refusal;
@@ -25,6 +25,8 @@ pub struct JobSubmission {
     /// What the store knows about the job's key, for jobs that ended long ago.
     pub known: Option<KnownKey>,
     pub workflow: Arc<RawValue>,
+    /// What is stored for its tenant: files, workflows and results.
+    pub stored_bytes: u64,
 }
 
 /// The job of an idempotency key.
@@ -57,8 +59,10 @@ impl Plane {
         let AcceptedJob { tenant, needs, .. } = &mut submission.job;
         self.settings.tenants.apply(tenant, needs)?;
         self.jobs.check_quota(now, &submission.job, &self.settings)?;
+        let bytes = submission.workflow.get().len() as u64;
+        self.check_storage(&submission.job.tenant, submission.stored_bytes, bytes)?;
         self.admit(&submission.job)?;
-        self.jobs.record_submission(now, &submission.job.tenant, &self.settings);
+        self.jobs.record_submission(now, &submission.job, &self.settings);
         let id = submission.job.id;
         assert!(self.jobs.get(id).is_none(), "job ids are drawn once");
         let JobSubmission { job: mut accepted, deadline, workflow, .. } = submission;
@@ -74,6 +78,11 @@ impl Plane {
             self.cycle_soon(now);
         }
         Ok(PlaneAnswer::Accepted { job: id, created: true })
+    }
+
+    /// Whether a tenant that has stored so many bytes may store so many more.
+    pub fn check_storage(&self, tenant: &Tenant, stored_bytes: u64, more_bytes: u64) -> Result<(), Refusal> {
+        self.settings.quota_of(tenant).check_storage(tenant, stored_bytes, more_bytes)
     }
 
     /// Cancels at once, whether or not the worker can be reached: its attempt is fenced, and it gets the cancel order

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kinds::{Demand, JobKind};
+use super::name_groups::{Heads, NameGroups};
 use super::{Matcher, QueueEntry, ServedAt};
 use crate::id::{JobId, Shape, Tenant};
 
@@ -46,14 +47,34 @@ impl<M: Matcher> Search<'_, M> {
 /// not passed over again and again; between levels goes first the tenant that was served longest ago from any of them, so
 /// that many different needs bring no tenant more than its share.
 pub(super) fn next(levels: &[&Level], search: Search<'_, impl Matcher>) -> Option<JobId> {
-    let candidates = levels.iter().filter_map(|level| level.next(search));
-    let first = candidates.min_by_key(|candidate| {
-        let lanes = levels.iter().filter_map(|level| level.lanes.get(candidate.tenant));
-        let last_served = lanes.map(|lane| lane.turn).max();
+    let candidates: Vec<_> = levels.iter().filter_map(|level| level.next(search)).collect();
+    if let [] | [_] = &candidates[..] {
+        return candidates.first().map(|candidate| candidate.job);
+    }
+    let last_served = last_served(levels, &candidates);
+    let first = candidates.iter().min_by_key(|candidate| {
         // Of one tenant's levels the one that waits longer: else an older backlog elsewhere would hold this level up.
-        (last_served, candidate.turn, candidate.job)
+        (last_served.get(candidate.tenant), candidate.turn, candidate.job)
     });
     first.map(|candidate| candidate.job)
+}
+
+/// When each candidate's tenant was last served from any of the levels. Goes over the tenants of a level or over the
+/// candidates, whichever are fewer, so that it never takes more steps than there are tenants in the levels.
+fn last_served<'a>(levels: &[&Level], candidates: &[Candidate<'a>]) -> BTreeMap<&'a Tenant, u64> {
+    let mut turns: BTreeMap<_, _> = candidates.iter().map(|candidate| (candidate.tenant, 0)).collect();
+    for level in levels {
+        if level.lanes.len() < turns.len() {
+            for (tenant, lane) in &level.lanes {
+                turns.get_mut(tenant).into_iter().for_each(|turn| *turn = lane.turn.max(*turn));
+            }
+        } else {
+            for (tenant, turn) in &mut turns {
+                *turn = level.lanes.get(*tenant).map_or(*turn, |lane| lane.turn.max(*turn));
+            }
+        }
+    }
+    turns
 }
 
 /// A job that could go next in its level.
@@ -132,7 +153,9 @@ impl Level {
 struct Lane {
     kinds: BTreeMap<JobKind, BTreeSet<JobId>>,
     /// The oldest job of each kind, so that a kind that may not run is skipped at once.
-    heads: BTreeSet<(JobId, JobKind)>,
+    heads: Heads,
+    /// The same by a name that a worker may lack.
+    groups: NameGroups,
     /// Its place in `Level::turns`.
     turn: u64,
 }
@@ -144,12 +167,15 @@ impl Lane {
         if !jobs.insert(job) {
             return false;
         }
-        if head.is_none_or(|head| job < head) {
-            if let Some(head) = head {
+        match head {
+            None => self.groups.add_kind(job, kind),
+            Some(head) if job < head => {
                 self.heads.remove(&(head, kind.clone()));
+                self.groups.replace_head(head, job, kind);
             }
-            self.heads.insert((job, kind.clone()));
+            Some(_) => return true,
         }
+        self.heads.insert((job, kind.clone()));
         true
     }
 
@@ -164,8 +190,10 @@ impl Lane {
             match jobs.first() {
                 Some(next) => {
                     self.heads.insert((*next, kind.clone()));
+                    self.groups.replace_head(job, *next, kind);
                 }
                 None => {
+                    self.groups.remove_kind(job, kind);
                     self.kinds.remove(kind);
                 }
             }
@@ -180,9 +208,12 @@ impl Lane {
     fn next(&self, tenant: &Tenant, search: Search<'_, impl Matcher>) -> Option<JobId> {
         let Search { matcher, look_ahead, .. } = search;
         let mut fits = FitMemo { matcher, last: None };
-        let mut allowed = self
-            .heads
-            .iter()
+        let reachable = self.groups.reachable(matcher.profile().offer);
+        let all = reachable.is_none().then(|| self.heads.iter());
+        let mut allowed = reachable
+            .into_iter()
+            .flatten()
+            .chain(all.into_iter().flatten())
             .take_while(|(oldest, _)| search.is_old_enough(*oldest))
             .filter(|(_, kind)| fits.fits(&kind.demand) && matcher.allows_shape(tenant, &kind.shape))
             .filter_map(|(_, kind)| Some((self.oldest_of(kind, search)?, &kind.shape)));

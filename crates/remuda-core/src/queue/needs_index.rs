@@ -6,8 +6,8 @@
 //! several labels the one with the fewest demands is taken, so that demands that share a common label and differ in
 //! another are told apart by the other.
 //!
-//! Model files, node classes, memory and excluded workers do not decide on the bucket: most workers have most of what is
-//! asked for there. A worker compares such needs one by one, and the quota of distinct needs bounds how many a tenant has.
+//! Model files and node classes do not decide on the bucket: within it, `name_groups` finds the kinds whose names a worker
+//! has. Memory and excluded workers are compared one by one; the quota of distinct needs bounds how many a tenant has.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ impl NeedsIndex {
             let Some(buckets) = self.services.get(service) else { continue };
             found.push(&buckets.unlabelled);
             found.extend(buckets.pinned.get(worker.id));
-            let labels = worker.labels.iter();
+            let labels = worker.offer.labels.iter();
             found.extend(labels.filter_map(|(name, value)| buckets.labelled.get(name)?.get(value)));
         }
         found

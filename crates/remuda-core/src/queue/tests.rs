@@ -7,7 +7,7 @@ use crate::need::Requirements;
 struct Worker {
     id: WorkerId,
     services: BTreeSet<Service>,
-    labels: BTreeMap<String, String>,
+    offer: Capabilities,
     warm: Option<Shape>,
     blocked: Option<Shape>,
     avoids: Vec<JobId>,
@@ -19,7 +19,7 @@ impl Default for Worker {
         Worker {
             id: "a".parse().unwrap(),
             services: ["exec".parse().unwrap()].into(),
-            labels: BTreeMap::new(),
+            offer: Capabilities::default(),
             warm: None,
             blocked: None,
             avoids: Vec::new(),
@@ -30,7 +30,7 @@ impl Default for Worker {
 
 impl Matcher for Worker {
     fn profile(&self) -> WorkerProfile<'_> {
-        WorkerProfile { id: &self.id, services: &self.services, labels: &self.labels }
+        WorkerProfile { id: &self.id, services: &self.services, offer: &self.offer }
     }
     fn fits(&self, demand: &Demand) -> bool {
         self.services.contains(demand.service())
@@ -184,7 +184,7 @@ fn tenant_that_others_serve_often_does_not_hold_up_its_neighbours() {
         queue.insert(jobs[&id(n)]);
     }
     let labels = BTreeMap::from([("zone".to_owned(), "eu".to_owned())]);
-    let worker = Worker { labels, ..Worker::default() };
+    let worker = Worker { offer: Capabilities { labels, ..Capabilities::default() }, ..Worker::default() };
     let elsewhere = Worker { services: ["other".parse().unwrap()].into(), ..Worker::default() };
     let mut served = BTreeMap::new();
     for _ in 0..12 {
@@ -197,4 +197,88 @@ fn tenant_that_others_serve_often_does_not_hold_up_its_neighbours() {
     }
     // `a` is served elsewhere every time, and has its turn here: 12 and a third of 12.
     assert_eq!(served, BTreeMap::from([("a", 16), ("b", 4), ("c", 4)]));
+}
+
+/// A worker that lists what it has takes the same jobs in the same order as one that is compared with every job.
+#[test]
+fn order_is_the_same_whether_kinds_are_grouped_by_name_or_not() {
+    let mut kinds = JobKinds::default();
+    let (mut queue, mut entries) = (Queue::default(), BTreeMap::new());
+    for n in 0..200_u128 {
+        // Some need a model that the worker has, some a class that it lacks, some both, most also a common model.
+        let model = |prefix: &str, many: u128| format!("{prefix}{}", n % many);
+        let models = [Some("base".to_owned()), (n % 3 > 0).then(|| model("m", 40))].into_iter().flatten();
+        let classes = (n % 5 == 0).then(|| model("c", 60));
+        let needs = Requirements {
+            models: models.collect(),
+            classes: classes.into_iter().collect(),
+            ..Requirements::default()
+        };
+        let kind = kinds.kind("exec".parse().unwrap(), needs, shape(n as u8));
+        let tenant: Tenant = if n % 2 == 0 { "a" } else { "b" }.parse().unwrap();
+        entries.insert(id(n), (tenant, kind));
+    }
+    fn entry(entries: &BTreeMap<JobId, (Tenant, JobKind)>, job: JobId) -> QueueEntry<'_> {
+        let (tenant, kind) = &entries[&job];
+        QueueEntry { job, priority: 0, tenant, kind }
+    }
+    entries.keys().for_each(|job| queue.insert(entry(&entries, *job)));
+    let names =
+        |prefix: &'static str, numbers: std::ops::Range<u32>| numbers.map(move |n| format!("{prefix}{n}"));
+    let models = names("m", 0..20).chain(["base".to_owned()]).collect();
+    let offer = Capabilities {
+        models: Some(models),
+        classes: Some(names("c", 10..35).collect()),
+        ..Capabilities::default()
+    };
+    let fits = |job: &JobId| entries[job].1.demand.needs().lacking(&offer).is_none();
+    let of = |tenant: &str| {
+        let own = entries.iter().filter(|(job, (it, _))| it.as_str() == tenant && fits(job));
+        own.map(|(job, _)| *job).collect::<Vec<_>>()
+    };
+    let (a, b) = (of("a"), of("b"));
+    let worker = Strict(Worker { offer: offer.clone(), ..Worker::default() });
+    let mut taken = (Vec::new(), Vec::new());
+    while let Some(NextJob { job, .. }) = queue.next(&worker, RULES) {
+        queue.record_served(entry(&entries, job));
+        assert!(queue.remove(entry(&entries, job)));
+        let own = if entries[&job].0.as_str() == "a" { &mut taken.0 } else { &mut taken.1 };
+        own.push(job);
+    }
+    assert!(a.len() > 20 && b.len() > 20, "{} and {}", a.len(), b.len());
+    assert_eq!(taken, (a, b), "each tenant's jobs go by age, and none is left out");
+    let left: Vec<_> = entries.keys().filter(|job| !fits(job)).collect();
+    assert_eq!(queue.len(), left.len());
+    left.iter().for_each(|job| assert!(queue.remove(entry(&entries, **job))));
+    assert!(queue.is_empty());
+}
+
+/// A worker that runs only what it has the names for.
+struct Strict(Worker);
+
+impl Matcher for Strict {
+    fn profile(&self) -> WorkerProfile<'_> {
+        self.0.profile()
+    }
+    fn fits(&self, demand: &Demand) -> bool {
+        demand.needs().lacking(&self.0.offer).is_none()
+    }
+    fn allows_shape(&self, tenant: &Tenant, shape: &Shape) -> bool {
+        self.0.allows_shape(tenant, shape)
+    }
+    fn is_warm(&self, shape: &Shape) -> bool {
+        self.0.is_warm(shape)
+    }
+    fn accepts(&self, job: JobId) -> bool {
+        self.0.accepts(job)
+    }
+    fn is_overdue(&self, job: JobId) -> bool {
+        self.0.is_overdue(job)
+    }
+    fn waited(&self, job: JobId) -> Duration {
+        self.0.waited(job)
+    }
+    fn took_aged(&self) -> bool {
+        self.0.took_aged()
+    }
 }

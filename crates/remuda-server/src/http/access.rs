@@ -38,10 +38,10 @@ pub use self::token_store::{Role, Token, TokenRequest};
 use self::credential::credential;
 use self::guard::{Counted, Guard};
 use self::origin::Origins;
-use self::token_store::{Entry, TokenStore, is_credential};
+use self::token_store::{Entry, TokenStore, is_credential, token_made_at};
 use super::listen::{ConnectionPlace, ConnectionPlaces, Peer};
 use super::routes::{self, Route};
-use super::{ApiError, Context, body};
+use super::{ApiError, Context, body, lost};
 use crate::audit::{Audit, Note};
 use crate::join_key::{JoinKey, KEY_ID, SharedJoinKey, is_join_token};
 use crate::tls::Tls;
@@ -297,6 +297,17 @@ struct RefusedRequest {
     who: String,
 }
 
+impl RefusedRequest {
+    /// A token that is unknown because it was made after the backup that was restored.
+    fn or_lost(self, context: &Context, secret: Option<&Secret>) -> RefusedRequest {
+        let lost = secret.filter(|_| self.problem.code == "wrong_token");
+        match lost.and_then(token_made_at).and_then(|made_at| lost::token(context, made_at)) {
+            Some(problem) => RefusedRequest { problem, ..self },
+            None => self,
+        }
+    }
+}
+
 impl From<ApiError> for RefusedRequest {
     fn from(problem: ApiError) -> RefusedRequest {
         RefusedRequest { problem, who: ANYONE.to_owned() }
@@ -365,7 +376,10 @@ pub(super) async fn check(context: Context, mut request: Request, next: Next) ->
     let secret = credential(request.headers());
     let mut caller = match access.admit(&request_info, secret.as_ref(), now) {
         Ok(caller) => caller,
-        Err(refused) => return refuse(access, &request_info, now, refused).await,
+        Err(refused) => {
+            let refused = refused.or_lost(&context, secret.as_ref());
+            return refuse(access, &request_info, now, refused).await;
+        }
     };
     if let Err(problem) = places::claim(&request_info, &caller, secret.as_ref()) {
         return places::last_answer(problem.into_response());

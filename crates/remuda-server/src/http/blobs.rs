@@ -13,7 +13,11 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use remuda_store::blobs::{BlobError, BlobHash, OpenBlob, StoredBlob, find_blob_hashes, read_chunks};
+use remuda_core::id::Tenant;
+use remuda_core::refusal::Refusal;
+use remuda_store::blobs::{
+    BlobError, BlobHash, BlobUpload, OpenBlob, StoredBlob, find_blob_hashes, read_chunks,
+};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
@@ -24,7 +28,7 @@ pub(super) use self::headers::{content_type, disposition, is_harmless};
 use self::headers::{Part, part};
 use super::body::too_slow;
 use super::path::Path;
-use super::{ApiError, Context};
+use super::{ApiError, Caller, Context};
 
 /// Each may hold one of the 512 blocking threads, and a buffer.
 pub(super) const UPLOADS_MAX: usize = 64;
@@ -33,14 +37,21 @@ const STEP_BYTES: u64 = 256 << 10;
 /// An unneeded body is read to its end if it is this short: answering before its end would cost the connection.
 const SKIP_BYTES_MAX: u64 = 1 << 20;
 
-pub(super) async fn store(State(context): State<Context>, body: Body) -> Result<Response, ApiError> {
-    let stored = receive(&context, body, None).await?;
+pub(super) async fn store(
+    State(context): State<Context>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let stored = receive(&context, owner(&caller, &headers)?, body, None).await?;
     Ok(stored_answer(stored))
 }
 
 pub(super) async fn store_named(
     State(context): State<Context>,
+    caller: Caller,
     Path(hash): Path<String>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let hash: BlobHash = hash.parse()?;
@@ -51,7 +62,7 @@ pub(super) async fn store_named(
         }
         return Ok(stored_answer(StoredBlob { hash, size_bytes, created: false }));
     }
-    let stored = receive(&context, body, Some(hash)).await?;
+    let stored = receive(&context, owner(&caller, &headers)?, body, Some(hash)).await?;
     Ok(stored_answer(stored))
 }
 
@@ -63,13 +74,41 @@ fn stored_answer(stored: StoredBlob) -> Response {
     (status, [(header::LOCATION, location)], Json(answer)).into_response()
 }
 
-async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> Result<StoredBlob, ApiError> {
+/// The tenant that an upload counts for. What a worker brings counts for the job that names it, once that has ended.
+fn owner(caller: &Caller, headers: &HeaderMap) -> Result<Option<Tenant>, ApiError> {
+    if caller.is_worker(headers) { Ok(None) } else { caller.tenant(None).map(Some) }
+}
+
+/// An upload that counts for this tenant, as long as its quota allows.
+pub(super) async fn begin_upload(
+    context: &Context,
+    tenant: &Tenant,
+    bytes: u64,
+) -> Result<BlobUpload, ApiError> {
+    let (stored, name) = (context.intake().stored_bytes(tenant), tenant.clone());
+    let room = context.plane.read(move |plane, _| {
+        plane.check_storage(&name, stored, bytes)?;
+        Ok::<_, Refusal>(plane.settings().quota_of(&name).storage_room(stored))
+    });
+    let room = room.await??.unwrap_or(u64::MAX);
+    Ok(context.blobs.begin_upload().await?.owned_by(tenant.clone(), room))
+}
+
+async fn receive(
+    context: &Context,
+    owner: Option<Tenant>,
+    body: Body,
+    expected: Option<BlobHash>,
+) -> Result<StoredBlob, ApiError> {
     let bytes_max = context.blobs.bytes_max();
     if body.size_hint().lower() > bytes_max {
         return Err(BlobError::TooLarge { bytes_max }.into());
     }
     let _permit = upload_permit(context)?;
-    let mut upload = context.blobs.begin_upload().await?;
+    let mut upload = match owner {
+        Some(tenant) => begin_upload(context, &tenant, body.size_hint().lower()).await?,
+        None => context.blobs.begin_upload().await?,
+    };
     let mut pieces = BodyPieces::new(body, context);
     while let Some(piece) = pieces.next().await? {
         upload = upload.write(&piece).await?;
@@ -229,4 +268,16 @@ pub(super) async fn touch_named<'a>(
 ) -> Result<(), BlobError> {
     let named = bodies.into_iter().flat_map(|body| find_blob_hashes(body.get())).collect();
     context.blobs.touch_all(named, context.plane.clock.now()).await
+}
+
+/// Whether a value names a blob.
+pub(super) fn names_any(body: &RawValue) -> bool {
+    !find_blob_hashes(body.get()).is_empty()
+}
+
+/// As `touch_named`, and what has no owner yet counts for this tenant from now on.
+pub(super) async fn claim_named(context: &Context, tenant: Tenant, body: &RawValue) -> Result<(), BlobError> {
+    let named = find_blob_hashes(body.get());
+    context.blobs.touch_all(named.clone(), context.plane.clock.now()).await?;
+    context.blobs.claim_all(named, tenant).await
 }

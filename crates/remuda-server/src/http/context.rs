@@ -16,6 +16,7 @@ use crate::follower::Follower;
 use crate::intake::Intake;
 use crate::job_secrets::JobSecrets;
 use crate::live::{LiveAttempts, LiveEvent};
+use crate::live_budgets::LiveBudgets;
 use crate::plane_handle::PlaneHandle;
 use crate::previews::Previews;
 use crate::tasks::Supervisor;
@@ -36,6 +37,7 @@ pub struct SharedContext {
     pub workflows: WorkflowCache,
     pub previews: Previews,
     pub live_attempts: LiveAttempts,
+    pub live_budgets: LiveBudgets,
     pub secrets: JobSecrets,
     pub events: broadcast::Sender<LiveEvent>,
     pub limits: WorkflowLimits,
@@ -124,6 +126,7 @@ impl Context {
             workflows,
             previews,
             live_attempts: attempts,
+            live_budgets: LiveBudgets::default(),
             secrets,
             events,
             limits,

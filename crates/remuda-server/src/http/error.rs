@@ -94,7 +94,7 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         error_code(
             S::GONE,
             "lost_in_restore",
-            "The store was restored as of before this job was accepted: submit it again.",
+            "The store was restored as of before this was made: make it again.",
         ),
         error_code(S::GONE, "machine_retired", "The machine is being returned: stop."),
         error_code(
@@ -168,8 +168,8 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
         error_code(
             S::TOO_MANY_REQUESTS,
             "quota_exceeded",
-            "The tenant has as many jobs or different needs, or submits as fast, as it may; `detail` has the quota, its limit \
-             and the use. Retry after `Retry-After` seconds, or have the quota raised.",
+            "The tenant or the token has as many jobs, different needs or stored bytes, or submits as fast, as it may; `detail` \
+             has the quota, its limit and the use. Retry after `Retry-After` seconds, or have the quota raised.",
         ),
         error_code(S::TOO_MANY_REQUESTS, "too_many_requests", "Retry after `Retry-After` seconds."),
         error_code(
@@ -181,6 +181,11 @@ pub(super) const ERROR_CODES: &[ErrorCode] = {
             S::TOO_MANY_REQUESTS,
             "too_many_streams",
             "Close some streams; retry after `Retry-After` seconds.",
+        ),
+        error_code(
+            S::TOO_MANY_REQUESTS,
+            "too_many_reports",
+            "A worker sent more live reports or previews than it may; this one was dropped. Send fewer.",
         ),
         error_code(S::TOO_MANY_REQUESTS, "too_many_uploads", "Retry after `Retry-After` seconds."),
         error_code(
@@ -369,9 +374,13 @@ impl From<Refusal> for ApiError {
             Refusal::QuotaExceeded { tenant, quota, limit, current, retry_after } => {
                 let detail =
                     json!({ "quota": quota.as_str(), "tenant": tenant, "limit": limit, "current": current });
+                let problem = ApiError { detail, ..problem };
                 // Whole seconds, and never zero: that would mean at once.
-                let seconds = retry_after.as_millis().div_ceil(1000).max(1);
-                ApiError { detail, ..problem }.with_retry_after(seconds.try_into().unwrap_or(u64::MAX))
+                let seconds = retry_after.map(|wait| wait.as_millis().div_ceil(1000).max(1));
+                match seconds {
+                    Some(seconds) => problem.with_retry_after(seconds.try_into().unwrap_or(u64::MAX)),
+                    None => problem,
+                }
             }
             Refusal::NoCapability { models, classes } => {
                 ApiError { detail: json!({ "models": models, "node_classes": classes }), ..problem }
@@ -399,6 +408,9 @@ impl From<BlobError> for ApiError {
         let message = error.to_string();
         match error {
             BlobError::TooLarge { .. } => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
+            BlobError::OverQuota { .. } => {
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, "quota_exceeded", message)
+            }
             BlobError::Mismatch { actual, .. } => {
                 let mut problem = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "hash_mismatch", message);
                 problem.detail = json!({ "hash": actual });

@@ -32,7 +32,7 @@ pub(super) use self::why::why;
 
 use super::comfyui::{FleetCheck, SERVICE as COMFYUI};
 use super::path::Path;
-use super::{ApiError, Caller, Context};
+use super::{ApiError, Caller, Context, lost};
 use crate::intake::{DURATION_MAX, SubmitFields, Submitted, parse_with_attachments};
 use crate::live::LiveAttempt;
 use crate::plane_handle::PlaneError;
@@ -90,6 +90,7 @@ pub(super) async fn submit(
     };
     let fields = SubmitFields {
         tenant: caller.tenant(body.tenant.as_ref())?,
+        token: caller.token(),
         priority: context.access.priority(&caller, body.priority)?,
         service: body.service,
         needs: body.needs,
@@ -260,17 +261,10 @@ pub(super) async fn one(
     Ok(Json(JobView::new(&accepted, &life, reason, result).with_live(live)).into_response())
 }
 
-/// A job id tells when it was accepted, and so whether a restored store lost it.
 pub(super) fn unknown(context: &Context, id: JobId) -> ApiError {
-    let accepted_at = Timestamp::from_millis(u64::try_from(id.as_u128() >> 80).unwrap_or(0));
-    if let Some(generation) = context.history.lost_time(accepted_at) {
-        let message = format!(
-            "job {id} is lost: it was accepted at {accepted_at}, and the store was restored as of {}; submit it again",
-            generation.kept_until
-        );
-        return ApiError::new(StatusCode::GONE, "lost_in_restore", message);
-    }
-    ApiError::not_found(format!("there is no job {id}; it may have been cleared away (retention)"))
+    let not_found =
+        || ApiError::not_found(format!("there is no job {id}; it may have been cleared away (retention)"));
+    lost::job(context, id).unwrap_or_else(not_found)
 }
 
 #[derive(Debug, Deserialize)]

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::HeaderMap;
 use remuda_core::id::WorkerId;
@@ -15,30 +16,25 @@ use serde_json::{Value, json};
 use super::path::Path;
 use super::preview::AttemptQuery;
 use super::workers::token;
-use super::{ApiError, Context, blobs};
+use super::{ApiError, Context, blobs, live_limit};
 use crate::live::{LiveEvent, LiveUpdate};
 use remuda_core::wire::live::LiveReport;
-
-/// Enough for a graph of thousands of nodes in one report.
-const REPORT_MESSAGES_MAX: usize = 10_000;
-const OUTPUTS_MAX: usize = 10_000;
 
 pub(super) async fn put(
     State(context): State<Context>,
     Path(worker): Path<String>,
     query: Result<Query<AttemptQuery>, QueryRejection>,
     headers: HeaderMap,
-    report: Result<Json<LiveReport>, JsonRejection>,
+    body: Bytes,
 ) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
-    let (Query(AttemptQuery { job, attempt, .. }), Json(report)) = (query?, report?);
+    let Query(AttemptQuery { job, attempt, .. }) = query?;
     let token_hash = token(&headers)?;
+    // Before the report is read: what is too much costs nothing more.
+    live_limit::charge(&context, &worker, token_hash, body.len()).await?;
+    let Json(report) = Json::<LiveReport>::from_bytes(&body)?;
+    report.check()?;
     let outputs = report.outputs.as_deref().unwrap_or_default();
-    if report.messages.len() > REPORT_MESSAGES_MAX || outputs.len() > OUTPUTS_MAX {
-        let message =
-            format!("a report has at most {REPORT_MESSAGES_MAX} messages and {OUTPUTS_MAX} outputs");
-        return Err(ApiError::invalid(message));
-    }
     blobs::touch_named(&context, outputs.iter().map(|output| &**output)).await?;
     let attempts = context.live_attempts.clone();
     // Stored inside the read, which the event loop runs: if the attempt ends later, its state is removed after this.

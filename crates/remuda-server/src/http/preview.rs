@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::path::Path;
 use super::workers::token;
-use super::{ApiError, Context};
+use super::{ApiError, Context, live_limit};
 use crate::live::{LiveEvent, PreviewUpdate};
 use crate::previews::Preview;
 use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
@@ -44,6 +44,7 @@ pub(super) async fn put(
         let message = format!("a preview has at most {PREVIEW_BYTES_MAX} bytes, not {}", bytes.len());
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
     }
+    live_limit::charge(&context, &worker, token_hash, bytes.len()).await?;
     let media = PreviewFormat::detect(&bytes)
         .ok_or_else(|| ApiError::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
     // Copied: the body is part of a larger buffer, which would stay in memory with it.

@@ -7,7 +7,7 @@ use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
-use remuda_core::id::{Hash, JobId, WorkerId};
+use remuda_core::id::{Hash, JobId, Tenant, WorkerId};
 use remuda_core::machine::Presence;
 use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::reliability::ReliabilitySummary;
@@ -95,9 +95,8 @@ pub(super) async fn beat(
     let (seq, term) = (beat.seq, beat.term);
     // Before the result is recorded: blobs that it names are kept as long as it is. They were stored moments ago and count
     // as used in any case, so a failure here refuses no beat.
-    let results = beat.finished.iter().filter_map(|finished| finished.result.as_deref());
-    if let Err(error) = blobs::touch_named(&context, results).await {
-        warn!(%worker, %error, "the blobs of a result could not be touched");
+    if let Err(error) = claim_results(&context, &beat).await {
+        warn!(%worker, error = %error.message, "the blobs of a result could not be touched");
     }
     let waits = !wait.is_zero();
     let event =
@@ -116,6 +115,23 @@ pub(super) async fn beat(
         Some(PlaneAnswer::Pending) | None => Ok(Json(BeatReply { term, ..BeatReply::default() })),
         Some(_) => Err(unexpected_answer()),
     }
+}
+
+/// Marks the blobs of results as used, and counts them for the tenants of their jobs.
+async fn claim_results(context: &Context, beat: &Beat) -> Result<(), ApiError> {
+    for finished in &beat.finished {
+        let Some(result) = finished.result.as_deref().filter(|result| blobs::names_any(result)) else {
+            continue;
+        };
+        let job = finished.job;
+        // A job that has ended meanwhile keeps nothing: its late result is refused.
+        let find = move |plane: &Plane, _| plane.job(job).map(|job| Tenant::clone(&job.tenant));
+        match context.plane.read(find).await? {
+            Some(tenant) => blobs::claim_named(context, tenant, result).await?,
+            None => blobs::touch_named(context, [result]).await?,
+        }
+    }
+    Ok(())
 }
 
 /// A held beat. If it is dropped before it was answered, the plane is notified: a reason to probe the worker.

@@ -37,6 +37,10 @@ pub(super) async fn run(
     mut stopping: watch::Receiver<bool>,
     ticker: Ticker,
 ) {
+    // What tenants stored before this start; until it is counted, their quotas see less.
+    if let Err(error) = blobs.count_owned().await {
+        warn!(%error, "counting the blobs of tenants failed; quotas of stored bytes see too little");
+    }
     loop {
         ticker.tick();
         match sweep(&blobs, &store, plane.clock.now(), retention).await {
@@ -173,6 +177,7 @@ mod tests {
                 id,
                 accepted_at: Timestamp::ZERO,
                 tenant: "default".parse().unwrap(),
+                token: None,
                 priority: 0,
                 service: "exec".parse().unwrap(),
                 shape: workflow.facts().shape,
@@ -186,7 +191,7 @@ mod tests {
                 metadata: Default::default(),
             };
             let workflow = workflow.text().clone();
-            let submission = JobSubmission { job, deadline: None, known: None, workflow };
+            let submission = JobSubmission { job, deadline: None, known: None, workflow, stored_bytes: 0 };
             self.plane.request(PlaneEvent::Submit(Box::new(submission))).await.unwrap();
             id
         }

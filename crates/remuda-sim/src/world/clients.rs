@@ -129,6 +129,7 @@ impl World<'_> {
             id,
             accepted_at: Timestamp::ZERO,
             tenant: self.tenant_of(client),
+            token: None,
             priority: plan.priority,
             service: plan.service.clone(),
             shape: self.scenario.shape(plan.shape),
@@ -146,7 +147,7 @@ impl World<'_> {
             labels: BTreeMap::new(),
             metadata: serde_json::Map::new(),
         };
-        JobSubmission { job, deadline: plan.deadline, known, workflow: self.result.clone() }
+        JobSubmission { job, deadline: plan.deadline, known, workflow: self.result.clone(), stored_bytes: 0 }
     }
 
     /// What the store knows about the client's key, looked up as the HTTP layer does.

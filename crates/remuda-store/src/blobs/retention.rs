@@ -47,6 +47,7 @@ impl Shared {
             let Some(meta) = self.metadata(hash)? else { continue };
             if last_used(&meta)? < before {
                 fs::remove_file(self.path(hash))?;
+                self.disown_locked(hash, meta.len());
                 deleted.blobs += 1;
                 deleted.bytes += meta.len();
             }

@@ -198,3 +198,46 @@ async fn touch_within_an_hour_writes_nothing() {
     blobs.touch(hash, soon).await.unwrap();
     assert_eq!(blobs.delete_unused(NOW.plus(Duration::from_millis(1))).await.unwrap().blobs, 1);
 }
+
+fn tenant(name: &str) -> remuda_core::id::Tenant {
+    name.parse().unwrap()
+}
+
+async fn put_for(blobs: &BlobStore, owner: &str, content: &[u8], room: u64) -> Result<StoredBlob, BlobError> {
+    let upload = blobs.begin_upload().await?.owned_by(tenant(owner), room);
+    upload.write(content).await?.finish(None, NOW).await
+}
+
+/// Faults: B8, J19.
+#[tokio::test]
+async fn blobs_count_for_the_tenant_that_brought_them_until_they_are_deleted() {
+    let (folder, blobs) = blobs(1000).await;
+    blobs.count_owned().await.unwrap();
+    let bytes = |blobs: &BlobStore| (blobs.bytes_of(&tenant("anna")), blobs.bytes_of(&tenant("ben")));
+    let first = put_for(&blobs, "anna", b"0123456789", 100).await.unwrap().hash;
+    put_for(&blobs, "anna", b"0123456789", 100).await.unwrap();
+    put_for(&blobs, "ben", b"0123456789", 100).await.unwrap();
+    assert_eq!(bytes(&blobs), (10, 0), "the same content is stored once, for the first");
+    let of_worker = put(&blobs, b"result", None).await.unwrap().hash;
+    blobs.claim_all([of_worker, first].into(), tenant("ben")).await.unwrap();
+    assert_eq!(bytes(&blobs), (10, 6), "only what had no owner");
+    let refused = put_for(&blobs, "ben", b"too much", 7).await.unwrap_err();
+    assert!(matches!(refused, BlobError::OverQuota { room_bytes: 7 }), "{refused}");
+    drop(blobs);
+
+    let blobs = BlobStore::open(folder.path().join("blobs"), 1000).await.unwrap();
+    // What is stored before the count is part of it, and is not counted twice.
+    put_for(&blobs, "ben", b"1234", 100).await.unwrap();
+    assert_eq!(bytes(&blobs), (0, 0));
+    blobs.count_owned().await.unwrap();
+    blobs.count_owned().await.unwrap();
+    assert_eq!(bytes(&blobs), (10, 10), "kept over a restart");
+
+    blobs.touch(first, NOW.plus(5 * DAY)).await.unwrap();
+    blobs.delete_unused(NOW.plus(DAY)).await.unwrap();
+    assert_eq!(bytes(&blobs), (10, 0));
+    blobs.delete_unused(NOW.plus(6 * DAY)).await.unwrap();
+    assert_eq!((bytes(&blobs), files(&folder.path().join("blobs"))), ((0, 0), Vec::new()));
+    put_for(&blobs, "ben", b"0123456789", 100).await.unwrap();
+    assert_eq!(bytes(&blobs), (0, 10), "a deleted blob belongs to no tenant");
+}

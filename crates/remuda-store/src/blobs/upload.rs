@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 
+use remuda_core::id::Tenant;
 use remuda_core::time::Timestamp;
 
 use super::{BlobError, BlobHash, BlobStore, Shared, set_last_used, sync_folder};
@@ -21,6 +22,14 @@ pub struct BlobUpload {
     partial: PartialBlob,
     buffer: Vec<u8>,
     size_bytes: u64,
+    owner: Option<BlobOwner>,
+}
+
+/// The tenant that is counted for a blob, and how much it may still store.
+#[derive(Clone, Debug)]
+struct BlobOwner {
+    tenant: Tenant,
+    room_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -60,17 +69,29 @@ impl BlobStore {
             Ok(PartialBlob { file, temporary: TempFile(path), hasher: blake3::Hasher::new() })
         });
         let partial = partial.await?;
-        Ok(BlobUpload { blobs: self.clone(), partial, buffer: Vec::new(), size_bytes: 0 })
+        Ok(BlobUpload { blobs: self.clone(), partial, buffer: Vec::new(), size_bytes: 0, owner: None })
     }
 }
 
 impl BlobUpload {
+    /// The blob counts for this tenant if it is new, and may not be larger than what the tenant may still store.
+    #[must_use]
+    pub fn owned_by(mut self, tenant: Tenant, room_bytes: u64) -> BlobUpload {
+        self.owner = Some(BlobOwner { tenant, room_bytes });
+        self
+    }
+
     /// Appends a chunk; returns the upload, unless it failed.
     pub async fn write(mut self, mut chunk: &[u8]) -> Result<BlobUpload, BlobError> {
         self.size_bytes += chunk.len() as u64;
         let bytes_max = self.blobs.bytes_max();
         if self.size_bytes > bytes_max {
             return Err(BlobError::TooLarge { bytes_max });
+        }
+        if let Some(BlobOwner { room_bytes, .. }) =
+            self.owner.as_ref().filter(|it| self.size_bytes > it.room_bytes)
+        {
+            return Err(BlobError::OverQuota { room_bytes: *room_bytes });
         }
         while !chunk.is_empty() {
             let (fits, rest) = chunk.split_at(chunk.len().min(BUFFER_BYTES - self.buffer.len()));
@@ -85,10 +106,10 @@ impl BlobUpload {
 
     /// Checks the hash, if one is expected, and renames the file. Once this returns, the blob survives a power failure.
     pub async fn finish(self, expected: Option<BlobHash>, now: Timestamp) -> Result<StoredBlob, BlobError> {
-        let BlobUpload { blobs, mut partial, buffer, size_bytes } = self;
+        let BlobUpload { blobs, mut partial, buffer, size_bytes, owner } = self;
         let finish = move |shared: &Shared| {
             partial.write(&buffer).map_err(|error| shared.failed(error))?;
-            partial.finish(shared, size_bytes, expected, now)
+            partial.finish(shared, size_bytes, expected, now, owner)
         };
         blobs.run(finish).await
     }
@@ -117,6 +138,7 @@ impl PartialBlob {
         size_bytes: u64,
         expected: Option<BlobHash>,
         now: Timestamp,
+        owner: Option<BlobOwner>,
     ) -> Result<StoredBlob, BlobError> {
         let hash = BlobHash::from(self.hasher.finalize());
         if let Some(expected) = expected.filter(|expected| *expected != hash) {
@@ -138,6 +160,9 @@ impl PartialBlob {
                 fs::remove_file(&path).ok();
             }
             return Err(failed(error));
+        }
+        if let Some(BlobOwner { tenant, .. }) = owner {
+            shared.claim_locked(hash, size_bytes, &tenant).map_err(failed)?;
         }
         Ok(StoredBlob { hash, size_bytes, created })
     }

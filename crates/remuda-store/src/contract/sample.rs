@@ -51,6 +51,7 @@ pub(crate) fn job(n: u128) -> AcceptedJob {
         id: id(n),
         accepted_at: at(1),
         tenant: tenant("a"),
+        token: None,
         priority: -3,
         service: "comfyui".parse().unwrap(),
         shape: shape(1),

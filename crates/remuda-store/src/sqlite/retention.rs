@@ -3,6 +3,9 @@
 use remuda_core::time::Timestamp;
 use rusqlite::{Error, Transaction, params};
 
+use super::tenant_bytes;
+use crate::tenant_bytes::{ByteChanges, add};
+
 /// A step takes a few milliseconds, which delays the next commit by as much.
 pub(super) const STEP_ROWS_MAX: usize = 256;
 
@@ -14,13 +17,14 @@ pub(super) fn delete_ended_before(
     tx: &Transaction<'_>,
     before: Timestamp,
     limit: usize,
-) -> Result<usize, Error> {
+) -> Result<(usize, ByteChanges), Error> {
     let before = before.as_millis();
     let mut left = limit;
     let jobs: Vec<Vec<u8>> = tx
         .prepare_cached(ENDED_JOBS)?
         .query_map(params![before, left], |row| row.get(0))?
         .collect::<Result<_, Error>>()?;
+    let freed = count_bytes(tx, &jobs)?;
     for table in [
         "DELETE FROM workflows WHERE job = ?1",
         "DELETE FROM results WHERE job = ?1",
@@ -41,5 +45,25 @@ pub(super) fn delete_ended_before(
             "DELETE FROM cycles WHERE at IN (SELECT at FROM cycles WHERE at < ?1 ORDER BY at LIMIT ?2)",
         )?
         .execute(params![before, left])?;
-    Ok(limit - left)
+    tenant_bytes::write(tx, &freed)?;
+    Ok((limit - left, freed))
+}
+
+/// The bytes of these jobs' bodies for each tenant, as what their deletion changes.
+fn count_bytes(tx: &Transaction<'_>, jobs: &[Vec<u8>]) -> Result<ByteChanges, Error> {
+    let mut select = tx.prepare_cached(
+        "SELECT tenant,
+             ifnull((SELECT length(CAST(body AS BLOB)) FROM workflows WHERE job = ?1), 0)
+             + ifnull((SELECT length(CAST(body AS BLOB)) FROM results WHERE job = ?1), 0)
+         FROM jobs WHERE id = ?1",
+    )?;
+    let mut freed = ByteChanges::new();
+    for job in jobs {
+        let (tenant, bytes) =
+            select.query_row([job], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
+        if let Ok(tenant) = tenant.parse() {
+            add(&mut freed, &tenant, -bytes);
+        }
+    }
+    Ok(freed)
 }

@@ -25,11 +25,12 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 pub(super) const PAGE_BYTES: i32 = 8192;
 
 /// Migrations to schema 1, 2 and so on, counted by the file's `user_version`. Never change a released migration; add one.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("schema.sql"),
     include_str!("schema/documents.sql"),
     include_str!("schema/fleets.sql"),
     include_str!("schema/generations.sql"),
+    include_str!("schema/tenant_bytes.sql"),
 ];
 /// The schema in which commits have numbers.
 const NUMBERED_SCHEMA: u32 = 4;

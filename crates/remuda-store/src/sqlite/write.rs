@@ -29,6 +29,7 @@ use super::place::Place;
 use super::proof::Proof;
 use super::{documents, retention, schema};
 use crate::loss::CommitMark;
+use crate::tenant_bytes::{ByteChanges, TenantBytes};
 use crate::{RecordBatch, SharedError, StoreError};
 
 mod rows;
@@ -67,6 +68,7 @@ pub(super) struct Writer {
     reserve: Arc<Reserve>,
     place: Arc<Place>,
     checkpoints: Checkpoints,
+    bytes: TenantBytes,
     /// Last attempt to recreate the reserve.
     reserve_checked_at: Instant,
     /// The error after which nothing is written any more.
@@ -99,6 +101,7 @@ impl Writer {
         proof: Proof,
         reserve: Arc<Reserve>,
         place: Arc<Place>,
+        bytes: TenantBytes,
     ) -> Result<Writer, StoreError> {
         let checkpoints = Checkpoints::new(&mut conn, &path)?;
         let mark = CommitMark::read(&conn).map_err(|error| schema::classify(&path, error))?;
@@ -111,6 +114,7 @@ impl Writer {
             reserve,
             place,
             checkpoints,
+            bytes,
             reserve_checked_at: Instant::now(),
             broken: None,
         })
@@ -140,7 +144,11 @@ impl Writer {
                     let forget = |tx: &Transaction<'_>, _: &mut CommitMark| {
                         retention::delete_ended_before(tx, before, limit)
                     };
-                    drop(reply.send(self.write_using_reserve(forget)));
+                    let deleted = self.write_using_reserve(forget).map(|(rows, changes)| {
+                        self.bytes.apply(&changes);
+                        rows
+                    });
+                    drop(reply.send(deleted));
                 }
                 Request::DeleteExpired { now, limit, reply } => {
                     let forget =
@@ -185,7 +193,8 @@ impl Writer {
         }
         let answers = self.write(|tx, mark| write_group(tx, mark, &group));
         match answers {
-            Ok(answers) => {
+            Ok((answers, changes)) => {
+                self.bytes.apply(&changes);
                 group.into_iter().zip(answers).for_each(|(waiting, answer)| waiting.answer(answer));
             }
             Err(StoreError::Full { .. }) if self.release_reserve() => self.commit_one_by_one(group),
@@ -328,7 +337,7 @@ fn write_group(
     tx: &Transaction<'_>,
     mark: &mut CommitMark,
     group: &[PendingBatch],
-) -> Result<Vec<Result<(), StoreError>>, Error> {
+) -> Result<(Vec<Result<(), StoreError>>, ByteChanges), Error> {
     let mut meta = tx.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     let theirs = Term(meta.query_row(["term"], |row| row.get(0))?);
     let sequence = Sequence(meta.query_row(["sequence"], |row| row.get(0))?);
@@ -343,7 +352,8 @@ fn write_group(
             answers.push(Ok(()));
         }
     }
-    mark.sequence = rows::write(tx, &merged, sequence)?;
+    let changes;
+    (mark.sequence, changes) = rows::write(tx, &merged, sequence)?;
     mark.latest = mark.latest.max(merged.latest);
-    Ok(answers)
+    Ok((answers, changes))
 }

@@ -17,7 +17,7 @@ use crate::harness::{Client, Plane, answered, assert_contains_all};
 use crate::start::{run, run_as};
 
 /// A plane with an admin token, and that admin's client.
-async fn closed(settings: &[&str]) -> (Plane, Client) {
+pub(crate) async fn closed(settings: &[&str]) -> (Plane, Client) {
     let plane = Plane::start(settings).await;
     let admin = plane.with(&token(&plane, &json!({ "role": "admin", "name": "root" })).await);
     (plane, admin)
@@ -30,7 +30,7 @@ async fn token(admin: &Client, wanted: &Value) -> String {
     made["token"].as_str().unwrap().to_owned()
 }
 
-async fn client_of(admin: &Client, tenant: &str) -> Client {
+pub(crate) async fn client_of(admin: &Client, tenant: &str) -> Client {
     let wanted = json!({ "role": "client", "tenant": tenant, "name": format!("{tenant}'s laptop") });
     admin.with(&token(admin, &wanted).await)
 }

@@ -169,3 +169,46 @@ fn png() -> Vec<u8> {
                        9fa11e00078203023c7dd4ef0000000049454e44ae426082";
     (0..PNG.len()).step_by(2).map(|at| u8::from_str_radix(&PNG[at..at + 2], 16).unwrap()).collect()
 }
+
+/// Faults: J18. What a worker may not send is dropped before it is read, counted, and costs another worker nothing.
+#[tokio::test]
+async fn flood_of_live_reports_is_dropped_and_others_still_report() {
+    let plane = Plane::start(QUICK).await;
+    let mut flooding = ScriptedWorker::join(&plane, "flooding", 1).await;
+    plane.submit(json!({ "n": 1 })).await;
+    let attempt = flooding.take().await;
+    let mut quiet = ScriptedWorker::join(&plane, "quiet", 1).await;
+    plane.submit(json!({ "n": 2 })).await;
+    let other = quiet.take().await;
+    let mut answers = std::collections::BTreeMap::<u16, u32>::new();
+    let mut refused = Value::Null;
+    for n in 0..200 {
+        let (status, answer) =
+            report(&flooding, &attempt, &json!({ "messages": [{ "type": "x", "data": n }] })).await;
+        *answers.entry(status.as_u16()).or_default() += 1;
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            refused = answer;
+        }
+    }
+    // 120 at once, and 40 a second while the test sends them.
+    assert!(answers.get(&200).is_some_and(|taken| *taken >= 120), "{answers:?}");
+    assert!(answers.get(&429).is_some_and(|dropped| *dropped > 0), "{answers:?}");
+    assert_eq!(refused["error"]["code"], "too_many_reports");
+    assert_contains_all(refused["error"]["message"].as_str().unwrap(), &["flooding", "40 reports a second"]);
+    let (status, _) = show(&flooding, &attempt, JPEG).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "previews count as well");
+    let (status, answer) = report(&quiet, &other, &json!({ "messages": [] })).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    // Another worker cannot use up the budget of the one that it names.
+    let thief = ScriptedWorker { name: "quiet".to_owned(), ..flooding.clone() };
+    assert_eq!(report(&thief, &other, &json!({})).await.0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(report(&quiet, &other, &json!({})).await.0, StatusCode::OK);
+    assert!(plane.get("/remuda/v1/status").await["live_reports_dropped"].as_u64().unwrap() > 0);
+    assert_eq!(flooding.complete(&attempt, json!(1)).await, "recorded", "its results are no reports");
+}
+
+async fn report(hand: &ScriptedWorker, attempt: &Value, body: &Value) -> (StatusCode, Value) {
+    let (job, number) = (attempt["job"].as_str().unwrap(), &attempt["attempt"]);
+    let path = format!("/remuda/v1/workers/{}/live?job={job}&attempt={number}", hand.name);
+    answered(hand.client.request(Method::PUT, &path).bearer_auth(&hand.token).json(body)).await
+}

@@ -11,6 +11,7 @@ use remuda_testkit::strace;
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
+use crate::access::{client_of, closed};
 use crate::harness::{Plane, ScriptedWorker, Stream, answered, assert_contains_all, wait_until};
 use crate::start::run;
 
@@ -222,6 +223,52 @@ async fn data_folder_is_for_its_owner_only() {
     }
 }
 
+/// Puts a copy of the store back, as an operator who accepts what it lacks.
+async fn restore(plane: &mut Plane, backup: Vec<u8>) {
+    plane.stop().await;
+    fs::write(plane.store(), backup).unwrap();
+    for suffix in ["-wal", "-shm", ".lock"] {
+        fs::remove_file(with_suffix(&plane.store(), suffix)).ok();
+    }
+    let data = plane.store().parent().unwrap().to_str().unwrap().to_owned();
+    let (code, said) = run(plane.folder(), &["store", "recover", "--data", &data, "--accept-loss"]).await;
+    assert_eq!(code, 0, "{said}");
+    plane.start_again().await;
+}
+
+/// The id of a new asset.
+async fn upload_asset(plane: &Plane) -> String {
+    let form = reqwest::multipart::Form::new()
+        .part("file", reqwest::multipart::Part::bytes(b"picture".to_vec()).file_name("a.png"));
+    let (status, asset) = answered(plane.request(Method::POST, "/api/v2/assets").multipart(form)).await;
+    assert_eq!(status, StatusCode::CREATED, "{asset}");
+    asset["id"].as_str().unwrap().to_owned()
+}
+
+/// Faults: J20, D16. A token that was made after the backup says so, and so does a worker's credential of it.
+#[tokio::test]
+async fn restored_copy_names_tokens_that_it_lost() {
+    let (mut plane, admin) = closed(&[]).await;
+    plane.stop().await;
+    let backup = fs::read(plane.store()).unwrap();
+    plane.start_again().await;
+    let late = client_of(&admin, "anna").await;
+    assert_eq!(late.post("/remuda/v1/jobs", &json!({ "workflow": { "n": 1 } })).await.0, StatusCode::CREATED);
+    restore(&mut plane, backup).await;
+    let (status, lost) = late.post("/remuda/v1/jobs", &json!({ "workflow": { "n": 1 } })).await;
+    assert_eq!((status, &lost["error"]["code"]), (StatusCode::GONE, &json!("lost_in_restore")), "{lost}");
+    assert_contains_all(
+        &lost["error"]["message"].to_string(),
+        &["this token is lost", "remuda token create"],
+    );
+    assert_eq!(
+        admin.post("/remuda/v1/jobs", &json!({ "workflow": { "n": 2 } })).await.0,
+        StatusCode::CREATED
+    );
+    let made_up = plane.with(&format!("rmd_{}_{}", "0".repeat(24), "b".repeat(64)));
+    assert_eq!(made_up.post("/remuda/v1/jobs", &json!({})).await.0, StatusCode::UNAUTHORIZED);
+}
+
 /// Faults: J20, D16.
 #[tokio::test]
 async fn restored_copy_marks_what_it_lost() {
@@ -232,22 +279,27 @@ async fn restored_copy_marks_what_it_lost() {
     plane.start_again().await;
     let after = plane.submit(json!({ "n": 2 })).await;
     plane.cancel(&after).await;
+    let asset = upload_asset(&plane).await;
     let newest = plane.history().await.iter().filter_map(|event| event.seq).max().unwrap();
-    plane.stop().await;
-    fs::write(plane.store(), backup).unwrap();
-    for suffix in ["-wal", "-shm", ".lock"] {
-        fs::remove_file(with_suffix(&plane.store(), suffix)).ok();
-    }
-    let data = plane.store().parent().unwrap().to_str().unwrap().to_owned();
-    let (code, said) = run(plane.folder(), &["store", "recover", "--data", &data, "--accept-loss"]).await;
-    assert_eq!(code, 0, "{said}");
-    plane.start_again().await;
+    restore(&mut plane, backup).await;
 
     let mut stream = Stream::open(&plane, "", Some(newest)).await;
     let gap = stream.until("gap").await;
     assert_eq!(gap.data["generation"], 2, "{gap:?}");
     let (status, lost) = answered(plane.request(Method::GET, &format!("/remuda/v1/jobs/{after}"))).await;
     assert_eq!((status, &lost["error"]["code"]), (StatusCode::GONE, &json!("lost_in_restore")), "{lost}");
+    for path in [
+        format!("/api/v2/jobs/{after}"),
+        format!("/api/v2/assets/{asset}"),
+        format!("/api/v2/assets/{asset}/content"),
+        format!("/history/{after}"),
+        format!("/api/jobs/{after}"),
+        format!("/view?filename=a.png&subfolder={after}/9"),
+    ] {
+        let (status, lost) = answered(plane.request(Method::GET, &path)).await;
+        assert_eq!(status, StatusCode::GONE, "{path}: {lost}");
+        assert_contains_all(&lost["error"]["message"].to_string(), &["is lost", "restored as of", "again"]);
+    }
     assert_eq!(plane.job(&before).await["state"], "queued");
     let made_up = "00000000-0000-7000-8000-000000000000";
     let (status, _) = answered(plane.request(Method::GET, &format!("/remuda/v1/jobs/{made_up}"))).await;

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fleet::FleetSettings;
+use crate::tenant_rules::TenantRule;
 
 fn needs(models: &[&str], classes: &[&str]) -> Requirements {
     let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
@@ -49,8 +50,12 @@ fn what_no_worker_has_is_refused_and_named() {
 #[test]
 fn rules_of_a_tenant_apply_to_its_jobs() {
     let mut settings = Settings::default();
-    settings.tenants.denied_classes = vec!["anna/Upscale".parse().unwrap()];
-    settings.tenants.worker_pools = vec!["anna/pool=a".parse().unwrap()];
+    let rule = TenantRule {
+        denied_classes: vec!["Upscale".to_owned()],
+        worker_labels: [("pool".to_owned(), "a".to_owned())].into(),
+        ..TenantRule::default()
+    };
+    settings.tenants.own.insert("anna".parse().unwrap(), rule);
     let mut story = Story::with(settings);
     story.join("shared");
     story.join_with("own", |join| {

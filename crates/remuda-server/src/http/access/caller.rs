@@ -4,15 +4,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
-use remuda_core::id::{MachineId, Tenant, WorkerId};
+use axum::http::{HeaderMap, StatusCode};
+use remuda_core::id::{MachineId, Tenant, TokenId, WorkerId};
 use remuda_core::plane::JoinProof;
 use remuda_core::time::Timestamp;
 
 use super::super::{ApiError, Context};
+use super::credential::credential;
 use super::guard::{Counted, network};
-use super::token_store::{Entry, create_credential};
+use super::token_store::{Entry, create_credential, is_credential};
 use super::{ANYONE, Role, Token};
 use remuda_net::clock::Clock;
 use remuda_net::secret::{RngError, Secret};
@@ -79,6 +80,11 @@ impl Caller {
         }
     }
 
+    /// The token of its submissions, for the quota; `None` where none is needed, and for tokens that are in no list.
+    pub(in crate::http) fn token(&self) -> Option<TokenId> {
+        self.entry.as_ref().filter(|entry| entry.is_listed()).and_then(|entry| entry.token.id.parse().ok())
+    }
+
     /// Whether it may see this tenant's jobs; if not, the answer is 404.
     pub fn may_see(&self, tenant: &Tenant) -> bool {
         self.tenant.as_ref().is_none_or(|own| own == tenant)
@@ -104,6 +110,12 @@ impl Caller {
     /// Whether it is a worker with the credential of its join.
     pub(in crate::http) fn is_joined(&self) -> bool {
         self.is_joined
+    }
+
+    /// Whether it is a worker: by its token, or by the credential that it sends although none is needed.
+    pub(in crate::http) fn is_worker(&self, headers: &HeaderMap) -> bool {
+        let has_credential = || credential(headers).is_some_and(|secret| is_credential(secret.reveal()));
+        self.role == Role::Worker || self.is_joined || self.is_anyone() && has_credential()
     }
 
     /// Whether it is a caller without a token, where none is needed.

@@ -25,7 +25,10 @@ const PREFIX: &str = "rmd_";
 const CREDENTIAL_PREFIX: &str = "rmw_";
 /// In credentials of workers that joined without a token, or with one that is in no list.
 const NO_TOKEN: &str = "0";
+/// Beside the time of its creation.
 const ID_BYTES: usize = 6;
+/// Hexadecimal digits of the milliseconds at the beginning of an id, as in a UUID of version 7.
+const ID_TIME_DIGITS: usize = 12;
 /// 256 bits.
 const SECRET_BYTES: usize = 32;
 const NAME_CHARS_MAX: usize = 100;
@@ -127,7 +130,7 @@ impl Token {
         if wanted.expires_seconds.is_some_and(|seconds| !LIFETIME_SECONDS.contains(&seconds)) {
             return unfit("a token is valid for one second to a hundred years (expires_seconds)");
         }
-        let id = random_hex(ID_BYTES)?;
+        let id = format!("{:0ID_TIME_DIGITS$x}{}", now.as_millis(), random_hex(ID_BYTES)?);
         let name = wanted.name.unwrap_or_else(|| format!("{}-{id}", wanted.role));
         if name.is_empty() || name.chars().count() > NAME_CHARS_MAX || name.chars().any(char::is_control) {
             return Err(BadToken::Unfit(format!(
@@ -200,6 +203,11 @@ impl Entry {
         let (tenant, workers, created_at) = (None, Vec::new(), Timestamp::ZERO);
         let token = Token { id, name, role, tenant, workers, created_at, expires_at: None, hash };
         Arc::new(Entry::new(token))
+    }
+
+    /// Whether it was made by `remuda token`, and not set in the configuration.
+    pub(super) fn is_listed(&self) -> bool {
+        self.token.id != NO_TOKEN
     }
 
     pub(super) fn use_at(&self, now: Timestamp) {
@@ -284,6 +292,15 @@ impl TokenStore {
     }
 }
 
+/// When a token was made, or the token of a worker's credential; its id begins with that. Not proved by anything: it is for
+/// messages only.
+pub(super) fn token_made_at(secret: &Secret) -> Option<Timestamp> {
+    let text = secret.reveal();
+    let rest = text.strip_prefix(PREFIX).or_else(|| text.strip_prefix(CREDENTIAL_PREFIX))?;
+    let (id, _) = rest.split_once('_').filter(|(id, _)| id.len() == ID_TIME_DIGITS + 2 * ID_BYTES)?;
+    u64::from_str_radix(id.get(..ID_TIME_DIGITS)?, 16).ok().map(Timestamp::from_millis)
+}
+
 /// Creates the credential of a worker that joins. It names the token of the join, so that both end together.
 pub(super) fn create_credential(token: Option<&str>) -> Result<String, RngError> {
     Ok(format!("{CREDENTIAL_PREFIX}{}_{}", token.unwrap_or(NO_TOKEN), random_hex(SECRET_BYTES)?))
@@ -309,7 +326,7 @@ mod tests {
     #[test]
     fn token_is_accepted_by_its_secret_and_stored_as_a_hash() {
         let (token, secret) = Token::make(wanted(Role::Client), NOW).unwrap();
-        assert!(secret.reveal().starts_with("rmd_") && secret.reveal().len() == 4 + 12 + 1 + 64);
+        assert!(secret.reveal().starts_with("rmd_") && secret.reveal().len() == 4 + 24 + 1 + 64);
         let document = token.document().unwrap();
         let hidden = secret.reveal().rsplit('_').next().unwrap();
         assert!(!format!("{document:?} {token:?}").contains(hidden));

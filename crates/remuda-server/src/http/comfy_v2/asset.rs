@@ -14,7 +14,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::{ApiError, Caller, Context, comfyui};
+use super::super::{ApiError, Caller, Context, comfyui, lost};
 use super::links::Links;
 use super::output;
 
@@ -114,7 +114,9 @@ impl Asset {
             tags: fields.tags,
             created_at: now,
         };
-        Asset { id: Uuid::new_v4(), tenant, hash, expires_at: Some(expires_at), meta, job: None, text: None }
+        // With the time of its creation: after a restore it shows whether the asset is lost.
+        let id = Uuid::from_u128(context.plane.new_job_id().as_u128());
+        Asset { id, tenant, hash, expires_at: Some(expires_at), meta, job: None, text: None }
     }
 
     fn read(document: &Document) -> Option<Asset> {
@@ -192,6 +194,11 @@ pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result
         }
         Err(_) => None,
     };
+    if found.is_none()
+        && let Some(lost) = id.parse().ok().and_then(|id| lost::asset(context, id))
+    {
+        return Err(lost);
+    }
     found.filter(|asset| caller.may_see(&asset.tenant)).ok_or_else(not_found)
 }
 

@@ -8,7 +8,7 @@ use remuda_core::record::{JobStatus, StateRow};
 use remuda_core::time::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, lost};
 use super::links::Links;
 use super::output::{self, JobOutput};
 use remuda_core::wire::live::ProgressSnapshot;
@@ -89,7 +89,13 @@ pub(super) struct JobView {
 pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<JobView, ApiError> {
     // A malformed id is answered like an unknown one.
     let id: JobId = id.parse().map_err(|_| not_found())?;
-    read(context, id).await?.filter(|view| caller.may_see(&view.tenant)).ok_or_else(not_found)
+    let found = read(context, id).await?;
+    if found.is_none()
+        && let Some(lost) = lost::job(context, id)
+    {
+        return Err(lost);
+    }
+    found.filter(|view| caller.may_see(&view.tenant)).ok_or_else(not_found)
 }
 
 /// Open jobs are read from the plane alone: most polls need no store access.

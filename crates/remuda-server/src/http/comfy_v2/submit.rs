@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, request_key};
 use super::job;
 use super::links::Links;
 use super::upload_keys::{self, KEY_TTL};
@@ -66,11 +66,12 @@ pub(super) async fn submit(
 ) -> Result<Response, ApiError> {
     let body = read(&body)?;
     let tenant = caller.tenant(body.tenant.as_ref())?;
-    let key = upload_keys::read_key(&headers)?;
+    let key = request_key::read(&headers)?;
     let workflow =
         validate::parse(&context, &caller, &tenant, body.workflow, body.wait_for_capability).await?;
     let left_out = validate::left_out(&workflow);
     let fields = SubmitFields {
+        token: caller.token(),
         priority: context.access.priority(&caller, body.priority)?,
         deadline: body.deadline_seconds.map(Duration::from_secs),
         idempotency_key: match &key {

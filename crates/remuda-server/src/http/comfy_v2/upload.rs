@@ -7,13 +7,14 @@ use axum::extract::multipart::{Field, Multipart, MultipartError};
 use axum::extract::{FromRequest as _, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use remuda_core::id::Tenant;
 use remuda_store::blobs::{BlobError, BlobHash, BlobUpload};
 
 use super::super::blobs::{self, Pace};
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, request_key};
 use super::asset::{self, Asset, AssetFields};
 use super::links::Links;
-use super::upload_keys::{self, KeyClaim};
+use super::upload_keys::KeyClaim;
 
 /// Size limit of a part that is not the file.
 const TEXT_BYTES_MAX: usize = 16 << 10;
@@ -33,7 +34,7 @@ pub(super) async fn upload(
     if request.body().size_hint().lower() > bytes_max + FORM_BYTES_MAX {
         return Err(BlobError::TooLarge { bytes_max }.into());
     }
-    let claim = match upload_keys::read_key(&headers)? {
+    let claim = match request_key::read(&headers)? {
         Some(key) => Some(KeyClaim::claim(&context, &tenant, &key).await?),
         None => None,
     };
@@ -41,7 +42,7 @@ pub(super) async fn upload(
     let parts = Multipart::from_request(request, &()).await.map_err(|rejection| {
         ApiError::invalid(format!("an upload is a multipart/form-data: {}", rejection.body_text()))
     })?;
-    let form = UploadParts::read(&context, parts).await?;
+    let form = UploadParts::read(&context, &tenant, parts).await?;
     let (file, expected, fields) = form.finish()?;
     let stored = file.finish(expected, context.plane.clock.now()).await?;
     let known = asset::with_content(&context, &caller, stored.hash).await?;
@@ -66,21 +67,27 @@ struct UploadParts {
 }
 
 impl UploadParts {
-    async fn read(context: &Context, mut parts: Multipart) -> Result<UploadParts, ApiError> {
+    async fn read(context: &Context, tenant: &Tenant, mut parts: Multipart) -> Result<UploadParts, ApiError> {
         let (mut form, mut pace) = (UploadParts::default(), Pace::new(context));
         for _ in 0..PARTS_MAX {
             match pace.wait(parts.next_field()).await?.map_err(bad_form)? {
-                Some(part) => form.take(context, &mut pace, part).await?,
+                Some(part) => form.take(context, tenant, &mut pace, part).await?,
                 None => return Ok(form),
             }
         }
         Err(ApiError::invalid(format!("an upload has at most {PARTS_MAX} parts")))
     }
 
-    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), ApiError> {
+    async fn take(
+        &mut self,
+        context: &Context,
+        tenant: &Tenant,
+        pace: &mut Pace,
+        part: Field<'_>,
+    ) -> Result<(), ApiError> {
         let name = part.name().unwrap_or_default().to_owned();
         if name == "file" {
-            let file = receive(context, pace, part).await?;
+            let file = receive(context, tenant, pace, part).await?;
             return check_once("file", self.file.replace(file).is_none());
         }
         let text = read_text(pace, part, &name).await?;
@@ -120,8 +127,13 @@ fn check_once(name: &str, is_first: bool) -> Result<(), ApiError> {
     if is_first { Ok(()) } else { Err(ApiError::invalid(format!("the upload has the part {name:?} twice"))) }
 }
 
-async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<BlobUpload, ApiError> {
-    let mut upload = context.blobs.begin_upload().await?;
+async fn receive(
+    context: &Context,
+    tenant: &Tenant,
+    pace: &mut Pace,
+    mut part: Field<'_>,
+) -> Result<BlobUpload, ApiError> {
+    let mut upload = blobs::begin_upload(context, tenant, 0).await?;
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(bad_form)? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
 use remuda_core::plane::PlaneEvent;
@@ -15,8 +15,6 @@ use super::super::{ApiError, Context};
 
 /// As the contract specifies.
 pub(super) const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// A UUID has 36; the stored name adds a prefix.
-const KEY_BYTES_MAX: usize = 200;
 
 /// Keys of requests in progress. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -25,17 +23,6 @@ pub(super) struct KeyClaims(Arc<Mutex<BTreeSet<String>>>);
 impl KeyClaims {
     fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The idempotency key of a request, if any.
-pub(super) fn read_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
-    let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
-    match key.to_str() {
-        Ok(key) if !key.is_empty() && key.len() <= KEY_BYTES_MAX => Ok(Some(key.to_owned())),
-        Ok(_) | Err(_) => {
-            Err(ApiError::invalid(format!("an Idempotency-Key is plain text of 1 to {KEY_BYTES_MAX} bytes")))
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, lost};
 use super::error::ComfyuiError;
 use super::history_entry::history_entry;
 use super::prompt::Prompt;
@@ -131,6 +131,11 @@ pub(super) async fn show(
 ) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let found = find_stored(&context, &tenant, &id).await?;
+    if found.is_none()
+        && let Some(lost) = id.parse().ok().and_then(|id| lost::job(&context, id))
+    {
+        return Err(lost.into());
+    }
     let hidden = HiddenPrompts::read(&context, &tenant).await?;
     let mut answer = Map::new();
     if let Some(prompt) = found.filter(|prompt| prompt.is_history() && !hidden.contains(prompt.job)) {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::super::path::Path;
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, lost};
 use super::error::ComfyuiError;
 use super::history::{find_stored, list_ended};
 use super::history_entry::{EndedPrompt, history_entry};
@@ -172,6 +172,11 @@ pub(super) async fn show(
 ) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let found = find_stored(&context, &tenant, &id).await?;
+    if found.is_none()
+        && let Some(lost) = id.parse().ok().and_then(|id| lost::job(&context, id))
+    {
+        return Err(lost.into());
+    }
     let Some(prompt) = found.filter(|prompt| prompt.is_open() || prompt.is_history()) else {
         return Ok((StatusCode::NOT_FOUND, Json(json!({ "error": "Job not found" }))).into_response());
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use remuda_core::id::{Tenant, WorkflowHash};
 use remuda_core::refusal::Refusal;
 use remuda_core::workflow::{
@@ -17,7 +17,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, request_key};
 use super::error::ComfyuiError;
 use super::prompt::{self, Prompt, SERVICE};
 use super::uploads;
@@ -34,9 +34,11 @@ const SECRET_BYTES_MAX: usize = 4096;
 pub(super) async fn submit(
     State(context): State<Context>,
     caller: Caller,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
+    let key = request_key::read(&headers)?;
     let fields: RawMembers = serde_json::from_slice(&body).map_err(|error| {
         ComfyuiError::prompt("invalid_prompt", "The request is not a JSON object", error.to_string())
     })?;
@@ -53,13 +55,16 @@ pub(super) async fn submit(
         return Ok(accepted(&known.id, &known.number, &node_errors));
     }
     let mut submit = SubmitFields::new(tenant.clone());
+    submit.token = caller.token();
     submit.service = SERVICE.parse().ok();
     // A stock client cannot know its priority limit, so the priority is capped instead of refused.
     submit.priority =
         if prompt_fields.is_in_front { FRONT_PRIORITY.min(context.access.priority_max(&caller)) } else { 0 };
     submit.metadata = prompt_fields.metadata();
     submit.options.wait_for_capability = prompt_fields.waits;
-    submit.idempotency_key = prompt_fields.id.as_deref().map(prompt::idempotency_key);
+    // The id of a prompt is its key; a client that names none may send a key in the header.
+    let own_id = prompt_fields.id.as_deref().map(prompt::idempotency_key);
+    submit.idempotency_key = own_id.or_else(|| key.map(|key| format!("prompt-key/{key}")));
     let (priority, metadata) = (submit.priority, submit.metadata.clone());
     let workflow = workflow.with_keys(std::mem::take(&mut prompt_fields.keys));
     match context.intake().submit(workflow, submit).await {
@@ -68,7 +73,9 @@ pub(super) async fn submit(
             Ok(accepted(&prompt::prompt_id(job, &metadata), &number, &node_errors))
         }
         // A concurrent request used the same id first.
-        Err(IntakeError::Plane(PlaneError::Refused(Refusal::KeyConflict { .. }))) => {
+        Err(IntakeError::Plane(PlaneError::Refused(Refusal::KeyConflict { .. })))
+            if prompt_fields.id.is_some() =>
+        {
             match prompt_fields.find_existing(&context, &tenant, workflow_hash).await? {
                 Some(known) => Ok(accepted(&known.id, &known.number, &node_errors)),
                 None => Err(prompt_fields.id_conflict()),

@@ -39,9 +39,9 @@ pub(super) async fn upload(
     parts: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let (form, location, mask) = UploadForm::read_file(&context, parts).await?;
+    let (form, location, mask) = UploadForm::read_file(&context, &tenant, parts).await?;
     let original = find_original(&context, &tenant, form.field("original_ref")).await?;
-    let applied = apply(&context, original, mask.hash).await?;
+    let applied = apply(&context, &tenant, original, mask.hash).await?;
     Ok(Json(location.store(&context, &tenant, mask.hash, &applied, form.overwrites()).await?))
 }
 
@@ -69,7 +69,12 @@ async fn find_original(
     found.ok_or_else(|| ApiError::bad_request("original_ref does not name an existing image").into())
 }
 
-async fn apply(context: &Context, image: BlobHash, mask: BlobHash) -> Result<StoredBlob, ComfyuiError> {
+async fn apply(
+    context: &Context,
+    tenant: &Tenant,
+    image: BlobHash,
+    mask: BlobHash,
+) -> Result<StoredBlob, ComfyuiError> {
     let (image, mask) = (open(context, image).await?, open(context, mask).await?);
     let permits = context.comfyui.mask_permits.0.clone();
     let permit = permits.acquire_owned().await.map_err(|error| internal(&error))?;
@@ -81,7 +86,7 @@ async fn apply(context: &Context, image: BlobHash, mask: BlobHash) -> Result<Sto
     let applied = applied.await.map_err(|error| internal(&error))?.map_err(|error| internal(&error))?;
     let applied = applied.map_err(|error: MaskError| ApiError::bad_request(error.to_string()))?;
     let _permit = blobs::upload_permit(context)?;
-    let upload = context.blobs.begin_upload().await?.write(&applied).await?;
+    let upload = blobs::begin_upload(context, tenant, applied.len() as u64).await?.write(&applied).await?;
     Ok(upload.finish(None, context.plane.clock.now()).await?)
 }
 

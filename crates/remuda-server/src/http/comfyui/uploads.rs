@@ -113,10 +113,11 @@ impl UploadForm {
     /// Reads a form that must contain a file; returns its location and the stored blob.
     pub(super) async fn read_file(
         context: &Context,
+        tenant: &Tenant,
         parts: Result<Multipart, MultipartRejection>,
     ) -> Result<(UploadForm, FileLocation, StoredBlob), ComfyuiError> {
         let parts = parts.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
-        let form = UploadForm::read(context, parts).await?;
+        let form = UploadForm::read(context, tenant, parts).await?;
         let Some((name, stored)) = &form.file else {
             return Err(ApiError::bad_request("the form has no file named image").into());
         };
@@ -129,25 +130,31 @@ impl UploadForm {
         matches!(self.field("overwrite"), "true" | "1")
     }
 
-    async fn read(context: &Context, mut parts: Multipart) -> Result<UploadForm, ApiError> {
+    async fn read(context: &Context, tenant: &Tenant, mut parts: Multipart) -> Result<UploadForm, ApiError> {
         let (mut form, mut pace) = (UploadForm::default(), Pace::new(context));
         for _ in 0..PARTS_MAX {
             match pace.wait(parts.next_field()).await?.map_err(|error| bad_form(&error))? {
-                Some(part) => form.take(context, &mut pace, part).await?,
+                Some(part) => form.take(context, tenant, &mut pace, part).await?,
                 None => return Ok(form),
             }
         }
         Err(ApiError::bad_request(format!("the form has more than {PARTS_MAX} parts")))
     }
 
-    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), ApiError> {
+    async fn take(
+        &mut self,
+        context: &Context,
+        tenant: &Tenant,
+        pace: &mut Pace,
+        part: Field<'_>,
+    ) -> Result<(), ApiError> {
         let name = part.name().unwrap_or_default().to_owned();
         match part.file_name().map(str::to_owned) {
             Some(_) if name == "image" && self.file.is_some() => {
                 return Err(ApiError::bad_request("the form has the file image twice: send one at a time"));
             }
             Some(file_name) if name == "image" => {
-                self.file = Some((file_name, store_file(context, pace, part).await?));
+                self.file = Some((file_name, store_file(context, tenant, pace, part).await?));
             }
             _ => {
                 let text = read_text(pace, part).await?;
@@ -177,9 +184,14 @@ async fn read_text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, ApiEr
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn store_file(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<StoredBlob, ApiError> {
+async fn store_file(
+    context: &Context,
+    tenant: &Tenant,
+    pace: &mut Pace,
+    mut part: Field<'_>,
+) -> Result<StoredBlob, ApiError> {
     let _permit = blobs::upload_permit(context)?;
-    let mut upload = context.blobs.begin_upload().await?;
+    let mut upload = blobs::begin_upload(context, tenant, 0).await?;
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| bad_form(&error))? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;
@@ -193,7 +205,7 @@ pub(super) async fn upload(
     parts: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let (form, location, stored) = UploadForm::read_file(&context, parts).await?;
+    let (form, location, stored) = UploadForm::read_file(&context, &tenant, parts).await?;
     Ok(Json(location.store(&context, &tenant, stored.hash, &stored, form.overwrites()).await?))
 }
 

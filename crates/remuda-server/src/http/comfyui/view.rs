@@ -7,7 +7,7 @@ use axum::response::Response;
 use remuda_core::id::{JobId, Tenant};
 use remuda_store::StoreError;
 
-use super::super::{ApiError, Caller, Context, blobs};
+use super::super::{ApiError, Caller, Context, blobs, lost};
 use super::error::ComfyuiError;
 use super::history_entry::stored_outputs;
 use super::prompt::Prompt;
@@ -36,6 +36,11 @@ pub(super) async fn view(
         None => find_output(&context, &tenant, folder, name, kind).await?,
     };
     let Some(hash) = hash else {
+        // The folder of a file without a name of its own begins with its job.
+        let job = folder.trim_matches('/').split('/').next().and_then(|job| job.parse().ok());
+        if let Some(lost) = job.and_then(|job| lost::job(&context, job)) {
+            return Err(lost.into());
+        }
         let message = format!("there is no {kind} file {name:?} in {folder:?}");
         return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message).into());
     };

@@ -23,10 +23,15 @@ const OLDEST_MAX: usize = 10_000;
 
 pub(in crate::http) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let mut status = context.plane.read(plane_status).await?;
+    for tenant in status["tenants"].as_array_mut().into_iter().flatten() {
+        let name = tenant["tenant"].as_str().and_then(|name| name.parse().ok());
+        tenant["stored_bytes"] = json!(name.map(|name| context.intake().stored_bytes(&name)));
+    }
     status["tasks"] = json!(context.tasks.statuses());
     let tls = context.access.tls.as_ref();
     status["tls"] = tls.map_or(Value::Null, |tls| json!({ "ends_at": tls.ends_at().to_string() }));
     status["connections"] = context.access.places.status();
+    status["live_reports_dropped"] = json!(context.live_budgets.dropped());
     status["store"] = json!({ "has_reserve": context.store.has_reserve() });
     Ok(Json(status))
 }
@@ -126,6 +131,7 @@ fn tenants(plane: &Plane) -> Vec<Value> {
             "open_jobs_max": quota.open_jobs_max,
             "distinct_needs": usage.distinct_needs,
             "distinct_needs_max": quota.distinct_needs_max,
+            "stored_bytes_max": quota.stored_bytes_max,
         })
     });
     shown.collect()

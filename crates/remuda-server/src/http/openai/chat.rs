@@ -8,19 +8,21 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use remuda_models::request::{FinishReason, GeneratedText};
 use remuda_models::{ModelAnswer, ModelRequest, PartAnswer};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, request_key};
 use super::request_fields::RequestFields;
 use super::routing::{self, ModelCall, model_error};
 
 pub(super) async fn complete(
     State(context): State<Context>,
     caller: Caller,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let mut fields = RequestFields::read(&body)?;
@@ -28,7 +30,9 @@ pub(super) async fn complete(
     let timeout = fields.timeout(context.request_timeout)?;
     let streamed = parse::stream_options(&mut fields)?;
     let request = ModelRequest::TextToText(parse::chat(&mut fields)?);
-    let pending = routing::call(&context, &caller, ModelCall { model: &model, request, timeout }).await?;
+    let key = request_key::read(&headers)?;
+    let call = ModelCall { model: &model, request, timeout, key };
+    let pending = routing::call(&context, &caller, call).await?;
     let head = CompletionHead { id: format!("chatcmpl-{}", Uuid::new_v4().simple()), created: now(), model };
     if let Some(streamed) = streamed {
         return stream::respond(&context, head, pending, streamed).await;

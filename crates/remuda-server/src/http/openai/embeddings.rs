@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +11,7 @@ use remuda_models::{ModelRequest, PartAnswer};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, request_key};
 use super::request_fields::{RequestFields, invalid_field};
 use super::routing::{self, ModelCall, model_error};
 
@@ -50,6 +51,7 @@ enum EncodedVector {
 pub(super) async fn embed(
     State(context): State<Context>,
     caller: Caller,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let mut fields = RequestFields::read(&body)?;
@@ -57,7 +59,8 @@ pub(super) async fn embed(
     let dimensions = fields.integer("dimensions", 1, DIMENSIONS_MAX)?.map(|number| number as usize);
     let timeout = fields.timeout(context.request_timeout)?;
     let count = texts.len();
-    let call = ModelCall { model: &model, request: ModelRequest::TextEmbedding { texts }, timeout };
+    let key = request_key::read(&headers)?;
+    let call = ModelCall { model: &model, request: ModelRequest::TextEmbedding { texts }, timeout, key };
     let answer = routing::call(&context, &caller, call).await?.answer().await?;
     if answer.parts.len() != count {
         return Err(model_error(&model, "returned a different number of vectors than texts"));

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +11,7 @@ use remuda_models::request::ImagePrompt;
 use remuda_models::{ModelRequest, PartAnswer};
 use serde_json::{Value, json};
 
-use super::super::{ApiError, Caller, Context};
+use super::super::{ApiError, Caller, Context, request_key};
 use super::chat::now;
 use super::request_fields::{RequestFields, invalid_field, is_falsy};
 use super::routing::{self, ModelCall, model_error};
@@ -25,6 +26,7 @@ const STEPS_MAX: u64 = 1000;
 pub(super) async fn generate(
     State(context): State<Context>,
     caller: Caller,
+    headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
     let mut fields = RequestFields::read(&body)?;
@@ -33,11 +35,12 @@ pub(super) async fn generate(
     refuse(&mut fields)?;
     let count = fields.integer("n", 1, PICTURES_MAX)?.unwrap_or(1);
     let draw = read(&mut fields)?;
-    let mut pending = Vec::new();
+    let (key, mut pending) = (request_key::read(&headers)?, Vec::new());
     for number in 0..count {
         // One seed for all would repeat the same image.
         let draw = ImagePrompt { seed: draw.seed.map(|seed| seed.wrapping_add(number)), ..draw.clone() };
-        let call = ModelCall { model: &model, request: ModelRequest::TextToImage(draw), timeout };
+        let key = key.as_ref().map(|key| format!("{key}:{number}"));
+        let call = ModelCall { model: &model, request: ModelRequest::TextToImage(draw), timeout, key };
         pending.push(routing::call(&context, &caller, call).await?);
     }
     let mut data = Vec::new();

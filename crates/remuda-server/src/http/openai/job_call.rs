@@ -1,4 +1,6 @@
-//! A model call as a job: submitted like any other, followed to its end, and cancelled when the client disconnects.
+//! A model call as a job: submitted like any other, followed to its end, and cancelled when the client disconnects. A call
+//! with an idempotency key is not cancelled then: its client may ask again with the key, and gets the same job's answer. The
+//! seed of such a call follows from the key, so that both requests are the same.
 //!
 //! Text arrives in live reports, which may be lost: each piece carries its offset, and missed text is in the result. A retried
 //! attempt repeats text, which is skipped.
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use remuda_core::cause::Cause;
-use remuda_core::id::{JobId, WorkerId};
+use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::need::Requirements;
 use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StateRow;
@@ -37,6 +39,16 @@ pub(super) struct JobCall {
     is_over: bool,
 }
 
+/// How a call is submitted.
+#[derive(Debug)]
+pub(super) struct JobTerms {
+    pub(super) timeout: Duration,
+    /// Workers that must not run it.
+    pub(super) excluded: BTreeSet<WorkerId>,
+    /// Under which a repeated call finds the same job.
+    pub(super) key: Option<String>,
+}
+
 /// Bytes of the text that were already forwarded.
 #[derive(Debug, Default)]
 struct TextOffset(usize);
@@ -56,11 +68,13 @@ struct CancelOnDrop {
     job: JobId,
     plane: PlaneHandle,
     is_over: bool,
+    /// The client may come back for it; its deadline ends it.
+    has_key: bool,
 }
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if !self.is_over {
+        if !self.is_over && !self.has_key {
             debug!(job = %self.job, "client disconnected, cancelling its job");
             let message = "the client disconnected".to_owned();
             self.plane.notify(PlaneEvent::Cancel { job: self.job, message });
@@ -74,10 +88,11 @@ impl JobCall {
         caller: &Caller,
         model: &str,
         request: ModelRequest,
-        timeout: Duration,
-        excluded: BTreeSet<WorkerId>,
+        terms: JobTerms,
     ) -> Result<JobCall, ApiError> {
-        let workflow = to_raw_value(&job_workflow(model, request)?);
+        let JobTerms { timeout, excluded, key } = terms;
+        let has_key = key.is_some();
+        let workflow = to_raw_value(&job_workflow(model, request, key.as_deref())?);
         let workflow = workflow.map_err(|error| ApiError::bad_request(error.to_string()))?;
         // Input texts must not be mistaken for model file names.
         let workflow = Workflow::parse(workflow, &context.limits)?.for_model(model);
@@ -85,13 +100,18 @@ impl JobCall {
         // A call in flight may end while the plane stops, so it does not end with it.
         let events = Follower::new(context.store.clone(), &context.events, None);
         let fields = SubmitFields {
+            token: caller.token(),
             service: Some(model.parse()?),
             deadline: Some(timeout),
+            idempotency_key: key,
             needs: Requirements { excluded, ..Requirements::default() },
             ..SubmitFields::new(caller.tenant(None)?)
         };
-        let Submitted { job, .. } = context.intake().submit(workflow, fields).await?;
-        let guard = CancelOnDrop { job, plane: context.plane.clone(), is_over: false };
+        let Submitted { job, created } = context.intake().submit(workflow, fields).await?;
+        let guard = CancelOnDrop { job, plane: context.plane.clone(), is_over: false, has_key };
+        // Of a known job the end may lie before the first event that is followed.
+        let is_over =
+            !created && context.store.job(job).await?.is_some_and(|(_, status)| !status.state.is_open());
         let (context, model) = (context.clone(), model.to_owned());
         Ok(JobCall {
             context,
@@ -100,7 +120,7 @@ impl JobCall {
             events,
             ready: VecDeque::new(),
             text_offset: TextOffset::default(),
-            is_over: false,
+            is_over,
         })
     }
 
@@ -191,13 +211,21 @@ impl JobCall {
     }
 }
 
-/// The job for a worker. The seed is drawn here, so that a retry produces the same answer.
-fn job_workflow(model: &str, mut request: ModelRequest) -> Result<Value, ApiError> {
-    request.fix_seed();
+/// The job for a worker. The seed is chosen here, so that a retry produces the same answer.
+fn job_workflow(model: &str, mut request: ModelRequest, key: Option<&str>) -> Result<Value, ApiError> {
+    match key {
+        Some(key) => request.fix_seed_to(seed_from(key)),
+        None => request.fix_seed(),
+    }
     let mut workflow =
         serde_json::to_value(&request).map_err(|error| ApiError::bad_request(error.to_string()))?;
     workflow["model"] = json!(model);
     Ok(workflow)
+}
+
+fn seed_from(key: &str) -> u64 {
+    let hash = Hash::digest(key.as_bytes());
+    hash.as_bytes().iter().take(8).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
 fn result_gone(job: JobId) -> ApiError {
@@ -229,13 +257,25 @@ mod tests {
     #[test]
     fn seed_is_part_of_the_job() {
         let chat =
-            job_workflow("chat", ModelRequest::TextToText(remuda_models::request::Chat::default())).unwrap();
+            job_workflow("chat", ModelRequest::TextToText(remuda_models::request::Chat::default()), None)
+                .unwrap();
         assert!(
             chat["seed"].is_u64() && chat["model"] == "chat" && chat["capability"] == "text_to_text",
             "{chat}"
         );
         let embed =
-            job_workflow("embed", ModelRequest::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
+            job_workflow("embed", ModelRequest::TextEmbedding { texts: vec!["x".to_owned()] }, None).unwrap();
         assert_eq!(embed, json!({ "model": "embed", "capability": "text_embedding", "texts": ["x"] }));
+    }
+
+    #[test]
+    fn seed_of_a_call_with_a_key_follows_from_the_key() {
+        let seed = |key: &str| {
+            let chat = ModelRequest::TextToText(remuda_models::request::Chat::default());
+            job_workflow("chat", chat, Some(key)).unwrap()["seed"].as_u64().unwrap()
+        };
+        assert_eq!(seed("a"), seed("a"));
+        assert_ne!(seed("a"), seed("b"));
+        assert!(i64::try_from(seed("a")).is_ok());
     }
 }

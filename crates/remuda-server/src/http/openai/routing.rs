@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::super::{ApiError, Caller, Context};
-use super::job_call::JobCall;
+use super::job_call::{JobCall, JobTerms};
 use remuda_core::wire::metric::MODEL_LABEL;
 
 /// The models of this process, if any. Clones share them.
@@ -107,6 +107,8 @@ pub(super) struct ModelCall<'a> {
     pub(super) model: &'a str,
     pub(super) request: ModelRequest,
     pub(super) timeout: Duration,
+    /// The client's idempotency key. A model of this process needs none: it stores nothing, and a repeated call computes again.
+    pub(super) key: Option<String>,
 }
 
 /// A pending answer. Dropping it cancels the call.
@@ -129,7 +131,7 @@ pub(super) async fn call(
     caller: &Caller,
     call: ModelCall<'_>,
 ) -> Result<PendingAnswer, ApiError> {
-    let ModelCall { model, request, timeout } = call;
+    let ModelCall { model, request, timeout, key } = call;
     let (model, until) = (model.to_owned(), Instant::now() + timeout);
     if let Some(pool) = context.models.pool_with(&model) {
         let refused = match call_pool(pool.clone(), model.clone(), request.clone(), until).await? {
@@ -143,7 +145,8 @@ pub(super) async fn call(
             return Err(pool_error(refused));
         }
         debug!(model, %refused, "local model unavailable, trying the fleet");
-        return call_by_job(context, caller, &model, request, until, own_workers).await;
+        let terms = job_terms(timeout, until, own_workers, key);
+        return call_by_job(context, caller, &model, request, until, terms).await;
     }
     let mut known = list_models(context).await?;
     let Some(OfferedModel { capability, workers, .. }) = known.remove(&model) else {
@@ -157,20 +160,32 @@ pub(super) async fn call(
         let why = "no worker that has it takes jobs now: offline, draining or on probation".to_owned();
         return Err(pool_error(ModelError::NoWorkers { model, why }));
     }
-    call_by_job(context, caller, &model, request, until, BTreeSet::new()).await
+    let terms = job_terms(timeout, until, BTreeSet::new(), key);
+    call_by_job(context, caller, &model, request, until, terms).await
 }
 
-/// Submits the call as a job for any worker not in `excluded`.
+fn job_terms(
+    timeout: Duration,
+    until: Instant,
+    excluded: BTreeSet<WorkerId>,
+    key: Option<String>,
+) -> JobTerms {
+    // With a key both requests must be the same, so the time that passed since it came does not count.
+    let left = until.saturating_duration_since(Instant::now());
+    let timeout = if key.is_some() { timeout } else { left };
+    JobTerms { timeout, excluded, key: key.map(|key| format!("v1:{key}")) }
+}
+
+/// Submits the call as a job.
 async fn call_by_job(
     context: &Context,
     caller: &Caller,
     model: &str,
     request: ModelRequest,
     until: Instant,
-    excluded: BTreeSet<WorkerId>,
+    terms: JobTerms,
 ) -> Result<PendingAnswer, ApiError> {
-    let timeout = until.saturating_duration_since(Instant::now());
-    let following = JobCall::begin(context, caller, model, request, timeout, excluded).await?;
+    let following = JobCall::begin(context, caller, model, request, terms).await?;
     Ok(PendingAnswer { model: model.to_owned(), until, from: AnswerSource::Job(Box::new(following)) })
 }
 

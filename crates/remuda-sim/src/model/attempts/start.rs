@@ -129,6 +129,7 @@ impl Attempts {
             id: self.job,
             accepted_at: Timestamp::ZERO,
             tenant: "default".parse().expect("a valid name"),
+            token: None,
             priority: 0,
             service: "comfyui".parse().expect("a valid name"),
             shape: Hash::digest(b"shape"),
@@ -144,7 +145,7 @@ impl Attempts {
             labels: BTreeMap::new(),
             metadata: serde_json::Map::new(),
         };
-        JobSubmission { job, deadline: None, known: None, workflow: self.workflow.clone() }
+        JobSubmission { job, deadline: None, known: None, workflow: self.workflow.clone(), stored_bytes: 0 }
     }
 }
 

@@ -16,6 +16,7 @@ use super::super::write::{QueuedRequest, Request, Writer};
 use super::super::{open_proof, schema};
 use super::Folder;
 use crate::contract::sample::{accepted, body, completed, id, job, queued};
+use crate::tenant_bytes::TenantBytes;
 use crate::{RecordBatch, Store, StoreError};
 
 fn url(disk: &SmallDisk) -> String {
@@ -119,10 +120,11 @@ async fn d2_batch_without_space_is_refused_whole() {
     let reserve = Arc::new(Reserve::create(&folder.path()));
     let place = Arc::new(Place::new(&folder.path()).unwrap());
     let (inbox, requests) = mpsc::channel();
-    let writer = Writer::new(folder.path(), conn, lock, proof, reserve.clone(), place)
-        .unwrap()
-        .spawn(requests)
-        .unwrap();
+    let writer =
+        Writer::new(folder.path(), conn, lock, proof, reserve.clone(), place, TenantBytes::default())
+            .unwrap()
+            .spawn(requests)
+            .unwrap();
     let commit = async |batch| {
         let (reply, answer) = oneshot::channel();
         let request = Request::Commit { term: remuda_core::id::Term(1), batch, reply };

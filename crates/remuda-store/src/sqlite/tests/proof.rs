@@ -212,7 +212,7 @@ async fn store_of_an_older_program_gets_its_proof() {
     store.close().await.unwrap();
     let conn = rusqlite::Connection::open(folder.path()).unwrap();
     conn.execute_batch(
-        "DROP TABLE generations; DELETE FROM meta WHERE key IN ('commit', 'store'); PRAGMA user_version = 3",
+        "DROP TABLE tenant_bytes; DROP TABLE generations; DELETE FROM meta WHERE key IN ('commit', 'store'); PRAGMA user_version = 3",
     )
     .unwrap();
     drop(conn);

@@ -3,24 +3,28 @@
 use remuda_core::document::Document;
 use remuda_core::id::{JobId, Sequence, Tenant};
 use remuda_core::record::{AcceptedJob, JobStatus, StoredEvent, WorkerRow};
-use rusqlite::{CachedStatement, Error, Transaction, params};
+use rusqlite::{CachedStatement, Error, OptionalExtension, Transaction, params};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::super::merge::{Job, MergedRecords};
 use super::super::read::bound;
+use super::super::tenant_bytes;
+use crate::tenant_bytes::{ByteChanges, add, signed};
 
 /// Events per row; reading one of them reads the whole row.
 const CHUNK_EVENTS_MAX: usize = 512;
 
-/// `sequence` is the last stored event; returns the new one.
+/// `sequence` is the last stored event; returns the new one, and the bytes that were added for each tenant.
 pub(super) fn write(
     tx: &Transaction<'_>,
     merged: &MergedRecords<'_>,
     sequence: Sequence,
-) -> Result<Sequence, Error> {
-    write_jobs(tx, merged)?;
-    write_results(tx, merged)?;
+) -> Result<(Sequence, ByteChanges), Error> {
+    let mut changes = ByteChanges::new();
+    write_jobs(tx, merged, &mut changes)?;
+    write_results(tx, merged, &mut changes)?;
+    tenant_bytes::write(tx, &changes)?;
     let sequence = write_events(tx, &merged.events, sequence)?;
     write_workers(tx, merged)?;
     write_blocks_and_quarantine(tx, merged)?;
@@ -31,16 +35,26 @@ pub(super) fn write(
     }
     tx.prepare_cached("UPDATE meta SET value = max(value, ?1) WHERE key = 'latest'")?
         .execute([merged.latest.as_millis()])?;
-    Ok(sequence)
+    Ok((sequence, changes))
 }
 
-fn write_jobs(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
+fn write_jobs(
+    tx: &Transaction<'_>,
+    merged: &MergedRecords<'_>,
+    changes: &mut ByteChanges,
+) -> Result<(), Error> {
     if merged.jobs.is_empty() {
         return Ok(());
     }
     let mut jobs = Jobs::prepare(tx)?;
     merged.jobs.iter().try_for_each(|(id, job)| match job {
-        Job::New { accepted, status, workflow } => jobs.insert(accepted, status, workflow),
+        Job::New { accepted, status, workflow } => {
+            // A repeated record changes nothing.
+            if jobs.insert(accepted, status, workflow)? {
+                add(changes, &accepted.tenant, signed(workflow.get().len()));
+            }
+            Ok(())
+        }
         Job::Changed(status) => jobs.change(*id, status),
     })
 }
@@ -75,7 +89,8 @@ impl<'tx> Jobs<'tx> {
         })
     }
 
-    fn insert(&mut self, job: &AcceptedJob, status: &JobStatus, workflow: &RawValue) -> Result<(), Error> {
+    /// Returns whether the workflow is new.
+    fn insert(&mut self, job: &AcceptedJob, status: &JobStatus, workflow: &RawValue) -> Result<bool, Error> {
         let id = key(job.id);
         self.insert.execute(params![
             id,
@@ -86,8 +101,7 @@ impl<'tx> Jobs<'tx> {
             json(&mut self.accepted, job)?,
             json(&mut self.status, status)?,
         ])?;
-        self.insert_workflow.execute(params![id, workflow.get()])?;
-        Ok(())
+        Ok(self.insert_workflow.execute(params![id, workflow.get()])? > 0)
     }
 
     fn change(&mut self, job: JobId, status: &JobStatus) -> Result<(), Error> {
@@ -120,9 +134,29 @@ fn json<'b>(buffer: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, 
     str::from_utf8(buffer).map_err(|error| Error::ToSqlConversionFailure(error.into()))
 }
 
-fn write_results(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
-    let mut insert = tx.prepare_cached("INSERT OR REPLACE INTO results VALUES (?1, ?2)")?;
-    merged.results.iter().try_for_each(|(job, body)| insert.execute(params![key(*job), body.get()]).map(drop))
+fn write_results(
+    tx: &Transaction<'_>,
+    merged: &MergedRecords<'_>,
+    changes: &mut ByteChanges,
+) -> Result<(), Error> {
+    let mut owner = tx.prepare_cached("SELECT tenant FROM jobs WHERE id = ?1")?;
+    let mut insert = tx.prepare_cached("INSERT OR IGNORE INTO results VALUES (?1, ?2)")?;
+    for (job, body) in &merged.results {
+        let (job, mut added) = (key(*job), signed(body.get().len()));
+        if insert.execute(params![job, body.get()])? == 0 {
+            // A repetition; the last one wins.
+            added -= tx
+                .prepare_cached("SELECT length(CAST(body AS BLOB)) FROM results WHERE job = ?1")?
+                .query_row([job], |row| row.get::<_, i64>(0))?;
+            tx.prepare_cached("UPDATE results SET body = ?2 WHERE job = ?1")?
+                .execute(params![job, body.get()])?;
+        }
+        let tenant = owner.query_row([job], |row| row.get::<_, String>(0)).optional()?;
+        if let Some(tenant) = tenant.and_then(|tenant| tenant.parse::<Tenant>().ok()) {
+            add(changes, &tenant, added);
+        }
+    }
+    Ok(())
 }
 
 fn write_events(

@@ -90,8 +90,13 @@ async fn audit_log_survives_crash_and_detects_tampering() {
 /// Faults: X15. A class that a tenant may not use is refused on every surface, before any worker hears of it, and noted.
 #[tokio::test]
 async fn forbidden_node_class_is_refused_and_noted() {
-    let rules = ["tenants.denied_classes=anna/EmptyImage", "tenants.worker_pools=anna/pool=a"];
-    let (plane, admin) = closed(&rules).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.toml");
+    let rules =
+        "[[tenant]]\nname = 'anna'\ndenied_classes = ['EmptyImage']\nworker_labels = { pool = 'a' }\n";
+    std::fs::write(&file, rules).unwrap();
+    let plane = Plane::plan(&[]).variable("REMUDA_CONFIG", file.to_str().unwrap()).start().await;
+    let admin = plane.with(&token(&plane, &json!({ "role": "admin", "name": "root" })).await);
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     let image = json!({ "width": 64, "height": 64, "batch_size": 1, "color": 1 });
     let graph = json!({

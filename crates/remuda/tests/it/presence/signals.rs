@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::{gated, holder};
-use crate::harness::{Gate, Plane, Worker, wait_until};
+use crate::harness::{Gate, Plane, QUICK, Worker, is_running, sleep_for, wait_until};
 
 const SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
 /// Neither lease nor silence is any help: what happens at once happens because it was said.
@@ -85,4 +85,35 @@ async fn notice_file_starts_drain() {
     gate.open();
     assert!(worker.process.ended().await.success(), "{}", worker.process.said());
     assert_eq!(plane.job(&job).await["state"], "completed");
+}
+
+/// A worker that was asked to stop waits this long for a plane that does not answer.
+const DRAIN_SILENCE: Duration = Duration::from_secs(30);
+const BUSY_MACHINE: Duration = Duration::from_secs(15);
+
+/// Faults: A13. One signal is enough, also while no plane answers: the worker waits for it for one lease at most, and hands
+/// back what it could not report by stopping it.
+#[tokio::test]
+async fn busy_worker_ends_after_one_signal_while_its_plane_is_away() {
+    let mut plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let command = format!("echo $$ > running; {}", gated(&gate));
+    let mut worker = Worker::start(&plane, "a", &command).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    assert_eq!(holder(&plane, &job).await, "a");
+    let running = plane.folder().join("running");
+    wait_until("the command runs", async || running.exists().then_some(())).await;
+    plane.kill();
+    worker.process.signal(Signal::TERM);
+    let asked_at = Instant::now();
+    while !worker.process.has_ended() {
+        let (took, said) = (asked_at.elapsed(), worker.process.said());
+        assert!(took < DRAIN_SILENCE + BUSY_MACHINE, "it still runs {took:?} after the signal: {said}");
+        sleep_for(Duration::from_millis(50)).await;
+    }
+    assert!(asked_at.elapsed() > DRAIN_SILENCE / 2, "it gave the plane no time: {:?}", asked_at.elapsed());
+    let command = std::fs::read_to_string(&running).unwrap();
+    wait_until("the command is gone", async || (!is_running(command.trim())).then_some(())).await;
+    plane.start_again().await;
+    plane.job_until(&job, "waits for another worker", |job| job["state"] == "queued").await;
 }
