@@ -156,11 +156,16 @@ impl Supervisor {
     {
         let began = Instant::now();
         let mut budget = RestartBudget::new(self.policy);
+        let mut is_first = true;
         loop {
             // A set of one: dropping it aborts the task, so that it never outlives its supervisor.
             let mut task = JoinSet::new();
             ticker.tick();
-            task.spawn(start(ticker.clone()));
+            match is_first && is_named_by_test(name) {
+                true => task.spawn(async { panic!("a test asked for it") }),
+                false => task.spawn(start(ticker.clone())),
+            };
+            is_first = false;
             let ended = task.join_next().await;
             if *self.stopping.borrow() {
                 return self.change(name, |row| row.state = TaskState::Stopped);
@@ -230,6 +235,14 @@ impl Supervisor {
             change(row);
         }
     }
+}
+
+/// For tests of the whole program: the task of this name panics when it is first started. No setting, so its name does not
+/// begin like one.
+const PANIC_VARIABLE: &str = "__REMUDA_TASK_TEST_PANIC";
+
+fn is_named_by_test(name: &str) -> bool {
+    std::env::var_os(PANIC_VARIABLE).is_some_and(|named| named == name)
 }
 
 /// How long a failed task waits before its restart, within the policy's budget.

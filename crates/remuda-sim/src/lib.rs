@@ -18,7 +18,7 @@
 //! decisions with what is true in the world. `replay` prints a failing seed, one line per step.
 //!
 //! Modules, lowest first: `weather`, `law`, `random`, `trouble`, `sabotage` and `settings` are plain values; `service`,
-//! `net` and `faults` build on them; `scenario` draws a world; `client`, `host`, `provider`, `store` and `driver` hold
+//! `net`, `faults` and `focus` build on them; `scenario` draws a world; `client`, `host`, `provider`, `store` and `driver` hold
 //! the state of each actor; `laws` judges; `world` owns all state and handles the events. `model`, which only tests use,
 //! explores small models of the same core exhaustively.
 
@@ -27,6 +27,7 @@ mod clocks;
 mod driver;
 mod event_queue;
 mod faults;
+mod focus;
 mod host;
 mod law;
 mod laws;
@@ -45,6 +46,7 @@ mod trouble;
 mod weather;
 mod world;
 
+pub use focus::FaultFocus;
 pub use law::{LAWS, Law};
 pub use outcome::{Outcome, Violation};
 pub use sabotage::Sabotage;

@@ -15,6 +15,12 @@ pub struct Outcome {
     /// How often a service started a run for us. More than the number of jobs means that work was repeated or wasted.
     pub executions: u64,
     pub steps: u64,
+    /// Faults that were applied, without those of a provider.
+    pub faults: u64,
+    /// Attempts that were taken from a worker because it was silent.
+    pub silent: u64,
+    /// Attempts that were given up because they stood still.
+    pub stuck: u64,
     /// Pods created for us.
     pub pods: u64,
     /// How often each trouble occurred.

@@ -15,6 +15,7 @@ use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::settings::Settings;
 
 use crate::faults::{self, PERMANENT_WORKERS, PlannedFault};
+use crate::focus::FaultFocus;
 use crate::random::Random;
 use crate::service::{FaultRates, ServicePlan};
 use crate::settings::WorldSettings;
@@ -125,7 +126,7 @@ const TENANTS: [&str; 4] = ["ada", "bob", "eve", "joe"];
 
 impl Scenario {
     pub(crate) fn draw(random: &mut Random, settings: &WorldSettings) -> Scenario {
-        let weather = match settings.weather {
+        let weather = match settings.focus.map(FaultFocus::weather).or(settings.weather) {
             Some(weather) => weather,
             None if !settings.faults => Weather::Fair,
             None => random.pick(&Weather::ALL),
@@ -148,8 +149,14 @@ impl Scenario {
         let mut jobs: Vec<_> =
             (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
         limit_failing_jobs(&mut jobs, &shapes, hosts.len());
+        if settings.focus == Some(FaultFocus::Flood) {
+            flood(&mut jobs);
+        }
         let affinities = affinities(random, weather, &shapes, &hosts);
-        let faults = faults::draw(random, weather, storm_end, hosts.len());
+        let faults = match settings.focus {
+            Some(focus) => focus.draw(random, storm_end, hosts.len()),
+            None => faults::draw(random, weather, storm_end, hosts.len()),
+        };
         let storm_end = faults::end(&faults, storm_end);
         let is_degraded = matches!(weather, Weather::Network | Weather::Wild);
         let (loss, copies, late_copies) = if is_degraded {
@@ -465,6 +472,11 @@ fn affinities(
         }
     }
     affinities
+}
+
+/// The first tenant, which has most of the jobs, submits them all at once.
+fn flood(jobs: &mut [JobPlan]) {
+    jobs.iter_mut().filter(|job| job.tenant.as_str() == TENANTS[0]).for_each(|job| job.at = 0);
 }
 
 /// With a single worker every trial of a failing shape delays all others.

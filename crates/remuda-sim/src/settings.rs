@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::focus::FaultFocus;
 use crate::sabotage::Sabotage;
 use crate::trouble::Trouble;
 use crate::weather::Weather;
@@ -16,6 +17,8 @@ pub struct WorldSettings {
     /// Without faults the weather is fair.
     pub faults: bool,
     pub weather: Option<Weather>,
+    /// The only fault; it also decides the weather.
+    pub focus: Option<FaultFocus>,
     /// What goes wrong at the provider where machines are rented; drawn by default.
     pub troubles: Option<Vec<Trouble>>,
     /// Length of the storm; the drawn length varies by half of it.
@@ -31,6 +34,7 @@ impl Default for WorldSettings {
             workers: None,
             faults: true,
             weather: None,
+            focus: None,
             troubles: None,
             storm: Duration::from_secs(60),
             sabotage: None,

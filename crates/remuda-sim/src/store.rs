@@ -12,6 +12,7 @@ use remuda_core::record::{
 use remuda_core::rental::Rental;
 use remuda_core::scope::{BlockScope, TenantShape};
 use remuda_core::time::Timestamp;
+use remuda_core::verdict::AttemptVerdict;
 
 use crate::scenario::Scenario;
 
@@ -55,6 +56,12 @@ impl Store {
             sequence: self.sequence,
             latest: self.latest,
         }
+    }
+
+    /// How many attempts ended with this verdict.
+    pub(crate) fn ended_by(&self, verdict: AttemptVerdict) -> u64 {
+        let attempts = self.jobs.values().flat_map(|(_, status)| &status.attempts);
+        attempts.filter(|attempt| attempt.verdict == Some(verdict)).count() as u64
     }
 
     fn held_documents(&self) -> Vec<Arc<Document>> {

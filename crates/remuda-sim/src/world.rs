@@ -19,6 +19,7 @@ use remuda_core::plane::Plane;
 use remuda_core::rental::RentalPhase;
 use remuda_core::service::ServiceIncarnation;
 use remuda_core::time::Timestamp;
+use remuda_core::verdict::AttemptVerdict;
 use serde_json::value::RawValue;
 
 use crate::client::Client;
@@ -71,6 +72,7 @@ pub struct World<'t> {
     pub(crate) steps: u64,
     pub(crate) attempts: u64,
     pub(crate) executions: u64,
+    faults: u64,
     /// By how much the wall clock of the plane's host was set since the plane started. `remuda serve` reads that clock
     /// once, at its start; only a sabotage looks at it again.
     pub(crate) wall_jump: i64,
@@ -124,6 +126,7 @@ impl<'t> World<'t> {
             steps: 0,
             attempts: 0,
             executions: 0,
+            faults: 0,
             wall_jump: 0,
             hash: seed,
             trace: None,
@@ -174,6 +177,9 @@ impl<'t> World<'t> {
             self.trace_line(&format!("VIOLATED {violation}"));
         }
         Outcome {
+            faults: self.faults,
+            silent: self.store.ended_by(AttemptVerdict::WorkerSilent),
+            stuck: self.store.ended_by(AttemptVerdict::Stuck),
             jobs: self.store.jobs.len() as u64,
             attempts: self.attempts,
             executions: self.executions,
@@ -230,6 +236,7 @@ impl<'t> World<'t> {
             SimEvent::Fault { index } => {
                 let fault = self.scenario.faults[index].fault;
                 self.note("fault", index as u64, 0);
+                self.faults += 1;
                 self.trace_line(&format!("fault {fault:?}"));
                 self.apply_fault(fault);
             }

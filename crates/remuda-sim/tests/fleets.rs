@@ -155,7 +155,7 @@ fn orphans_found_by_a_plane_that_dies_are_returned_within_the_limits() {
     check(2900, &[Trouble::StoreRolledBack, Trouble::PlaneDies, Trouble::ListOmits]);
 }
 
-/// Faults: P10.
+/// Faults: D16, P10.
 #[test]
 fn pods_unknown_to_a_restored_store_are_returned_within_the_limits() {
     check(1800, &[Trouble::StoreRolledBack]);

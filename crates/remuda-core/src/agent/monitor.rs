@@ -31,6 +31,8 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(20);
 const PROBE_RETRY: Duration = Duration::from_secs(5);
 /// ComfyUI sends its completion message a moment before it writes its history. So an unknown attempt is probed again,
 /// soon at first, before it counts as unknown.
+/// What an operator can do about a service that forgot an attempt without having restarted.
+const SHARED_HINT: &str = "; it did not restart: another client probably cleared its queue or history";
 const EARLY_PROBE: Backoff = Backoff::new(EARLY_PROBE_MIN, Duration::from_millis(1280));
 const EARLY_PROBE_MIN: Duration = Duration::from_millis(40);
 const EARLY_PROBES_MAX: u8 = 6;
@@ -351,8 +353,10 @@ impl Agent {
             self.submit(job);
         } else {
             let attempt = work.attempt;
+            // Nothing of ours removes a prompt that is held, so the operator learns what else could have.
+            let hint = if failure.fault == ServiceFault::Lost { SHARED_HINT } else { "" };
             let message =
-                format!("{}, and again {} later ({trigger})", failure.message, humanize(missing_for));
+                format!("{}, and again {} later ({trigger}){hint}", failure.message, humanize(missing_for));
             failure.message = message;
             self.failed(now, job, attempt, failure);
         }

@@ -240,7 +240,7 @@ const MALICE: &[FaultRow] = &[
     built("X8", "another site's page, or a name rebound to our address"),
     built("X9", "tokens are guessed"),
     built("X10", "a secret in an address, a log, an error or a metric"),
-    later("X11", "a job reads the credentials of its worker or plane", "keys of providers"),
+    built("X11", "a job reads the credentials of its worker or plane"),
     built("X12", "foreign text moves the cursor or forges a log line"),
     built("X13", "a flood of connections, open or idle"),
     built("X14", "a message is replayed by another party"),

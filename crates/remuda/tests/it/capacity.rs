@@ -138,3 +138,31 @@ async fn plane_recovers_when_file_descriptors_run_out() {
     .await;
     assert_contains_all(plane.job(&job).await["reason"].as_str().unwrap(), &["completed by w"]);
 }
+
+/// Faults: C20. The limit is lowered below what is open already, so that every accept fails, and files cannot be opened.
+#[tokio::test]
+async fn plane_without_a_single_descriptor_waits_without_spinning_and_goes_on() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let plane = Plane::start(&[]).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    let attempt = hand.take().await;
+    let pid = Pid::from_raw(plane.process.id().cast_signed());
+    let lowered = Rlimit { current: Some(3), maximum: getrlimit(Resource::Nofile).maximum };
+    let usual = prlimit(pid, Resource::Nofile, lowered).unwrap();
+    // These are in the listener's queue, and none of them can be taken out of it.
+    let address = plane.address;
+    let waiting: Vec<_> = (0..20).map(|_| tokio::spawn(Raw::open(address))).collect();
+    sleep_for(Duration::from_millis(500)).await;
+    let before = plane.process.cpu_ticks();
+    sleep_for(Duration::from_secs(2)).await;
+    // Two hundred ticks are two seconds: a loop that only fails to accept would take most of them.
+    let ticks = plane.process.cpu_ticks() - before;
+    assert!(ticks < 40, "{ticks} ticks of 10 ms in two seconds without a descriptor");
+    prlimit(pid, Resource::Nofile, usual).unwrap();
+    drop(waiting);
+    assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
+    let ended = plane.job(&job).await;
+    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(1)), "{ended}");
+    plane.get("/health/ready").await;
+}

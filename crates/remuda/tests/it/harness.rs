@@ -1,6 +1,7 @@
 //! Starts planes and workers, sends requests, and waits for conditions.
 
 mod client;
+mod line;
 mod plane;
 mod process;
 mod raw;
@@ -12,6 +13,7 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::client::{Client, answered};
+pub(crate) use self::line::{Line, LineState};
 pub(crate) use self::plane::{Plan, Plane, free_address};
 pub(crate) use self::process::{Process, is_running, remuda};
 pub(crate) use self::raw::Raw;

@@ -22,11 +22,13 @@ mod harness;
 mod input;
 #[cfg(feature = "models")]
 mod models;
+mod network;
 mod pool;
 mod pool_servers;
 mod presence;
 mod previews;
 mod quotas;
+mod recovery;
 mod restarts;
 mod run;
 #[cfg(feature = "ssh")]

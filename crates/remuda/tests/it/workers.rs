@@ -240,3 +240,31 @@ async fn restored_worker_snapshot_is_refused() {
     plane.start_again().await;
     assert_eq!(ScriptedWorker::join(&plane, "w", 1).await.incarnation, 3);
 }
+
+/// Faults: A9. The command is stopped, so that it can neither go on nor end; its worker is well and beats all the time.
+#[tokio::test]
+async fn worker_that_beats_while_its_work_stands_still_loses_the_job() {
+    let plane = Plane::start(&[QUICK, &["stuck_after=3s"]].concat()).await;
+    let pid = plane.folder().join("pid");
+    let command = format!(
+        "if [ $REMUDA_ATTEMPT = 1 ]; then echo $$ >'{pid}.new'; mv '{pid}.new' '{pid}'; fi; \
+         i=0; while [ $i -lt 20 ]; do i=$((i+1)); echo step $i >&2; sleep 0.1; done; echo $REMUDA_ATTEMPT",
+        pid = pid.display()
+    );
+    let first = Worker::start(&plane, "a", &command).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    let stopped = wait_until("the command runs", async || std::fs::read_to_string(&pid).ok()).await;
+    let stopped = stopped.trim().to_owned();
+    let process = rustix::process::Pid::from_raw(stopped.parse().unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+    let second = Worker::start(&plane, "b", &command).await;
+    let ended = plane.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!(2)), "{ended}");
+    let why = plane.why(&job).await;
+    assert_eq!(why["attempts"][0]["worker"], "a", "{why}");
+    assert_contains_all(why["attempts"][0]["message"].as_str().unwrap(), &["stuck: no progress"]);
+    for worker in [&first, &second] {
+        assert_eq!(plane.worker(&worker.name).await["presence"], "online", "it was heard all the time");
+    }
+    wait_until("the stopped command is ended", async || (!is_running(&stopped)).then_some(())).await;
+}

@@ -37,6 +37,7 @@ fn minutes_until_started(story: &mut Story, job: JobId, priority: i8) -> Option<
     None
 }
 
+/// Faults: C18.
 #[test]
 fn low_priority_job_starts_under_constant_load_of_high_priority() {
     let mut story = story();
@@ -76,6 +77,7 @@ fn older_job_of_high_priority_keeps_its_lead() {
     assert!(story.hand("a").held.contains_key(&high));
 }
 
+/// Faults: C18.
 #[test]
 fn aged_backlog_gets_every_other_slot_at_most_and_tenants_still_take_turns() {
     let mut story = story();

@@ -122,3 +122,65 @@ async fn d18_no_query_scans_history() {
     let plan = plan(&read::page(None));
     assert!(plan.contains("SEARCH jobs USING PRIMARY KEY"), "the table is ordered by id: {plan}");
 }
+
+/// Finished jobs, and ten that are open, as a long history would leave them.
+fn fill(conn: &Connection, finished: u32) {
+    conn.execute_batch("BEGIN; DELETE FROM jobs").unwrap();
+    conn.execute(
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 + 10)
+         INSERT INTO jobs SELECT CAST(printf('%016d', i) AS BLOB), 'a', 'key-' || i,
+             CASE WHEN i > ?1 THEN 'queued' WHEN i % 10 = 0 THEN 'failed' ELSE 'completed' END,
+             CASE WHEN i > ?1 THEN NULL ELSE i END, '{}', '{}' FROM n",
+        [finished],
+    )
+    .unwrap();
+    conn.execute_batch("COMMIT").unwrap();
+}
+
+/// How many instructions of SQLite's machine each query takes, and how many rows it finds.
+fn costs(conn: &Connection) -> Vec<(String, i32, usize)> {
+    let queued = read::page(Some(JobStateFilter::Queued));
+    let failed = read::page(Some(JobStateFilter::Failed));
+    let mut costs = Vec::new();
+    for sql in [read::OPEN_JOBS, read::OPEN_JOBS_PAGE, read::BY_KEY, retention::ENDED_JOBS, &queued, &failed]
+    {
+        let mut query = conn.prepare(sql).unwrap();
+        let parameters: Vec<&dyn rusqlite::ToSql> = match sql {
+            read::OPEN_JOBS => vec![],
+            read::OPEN_JOBS_PAGE => vec![&[0_u8; 16], &100],
+            read::BY_KEY => vec![&"a", &"key-7"],
+            retention::ENDED_JOBS => vec![&i64::MAX, &256],
+            _ => return_page_parameters(query.parameter_count()),
+        };
+        let mut rows = query.query(&parameters[..]).unwrap();
+        let mut found = 0;
+        while rows.next().unwrap().is_some() {
+            found += 1;
+        }
+        drop(rows);
+        costs.push((sql.to_owned(), query.get_status(rusqlite::StatementStatus::VmStep), found));
+    }
+    costs
+}
+
+/// The first page, of any tenant.
+fn return_page_parameters(count: usize) -> Vec<&'static dyn rusqlite::ToSql> {
+    vec![&rusqlite::types::Null; count]
+}
+
+/// What a claim, a restart, a retry with a key and a step of retention read costs the same after 200 finished jobs and after
+/// a thousand times as many. Counted in instructions, because times differ between runs.
+#[tokio::test]
+async fn d18_cost_of_a_query_does_not_grow_with_history() {
+    let folder = Folder::new();
+    drop(folder.open().await);
+    let conn = Connection::open(folder.path()).unwrap();
+    fill(&conn, 500);
+    let few = costs(&conn);
+    fill(&conn, 200_000);
+    let many = costs(&conn);
+    for ((sql, before, found_before), (_, after, found)) in few.iter().zip(&many) {
+        assert!(*found_before > 0 && found == found_before, "{sql}: {found_before} rows, then {found}");
+        assert!(*after <= before + before / 10, "{sql}: {before} instructions, then {after}");
+    }
+}

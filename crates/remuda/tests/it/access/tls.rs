@@ -186,3 +186,49 @@ async fn certificate_that_ends_soon_is_announced() {
     authority.issue_for_days("plane", 90);
     wait_until("the new certificate is used", async || (ends_at().await != before).then_some(())).await;
 }
+
+/// Faults: N9. The certificate is replaced twice, by one that has ended and by a good one, under a worker that runs a job
+/// for longer than its lease.
+#[tokio::test]
+async fn worker_keeps_its_job_while_the_certificate_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path());
+    let (cert, key) = authority.issue("plane", &["localhost"], false);
+    let arguments = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let plane = Plane::plan(crate::harness::QUICK).arguments(&arguments).start().await;
+    let stage = Stage { plane, authority, _folder: folder };
+    let client = stage.authority.client(&stage.url("localhost"));
+    let gate = crate::harness::Gate::closed(stage.plane.folder(), "gate");
+    let mut worker = crate::harness::remuda(stage.plane.folder());
+    let command = format!("{}; echo $REMUDA_ATTEMPT", gate.wait());
+    let ca = stage.authority.path();
+    worker.args([
+        "worker",
+        "--url",
+        &client.url,
+        "--ca",
+        ca.to_str().unwrap(),
+        "--name",
+        "a",
+        "--exec",
+        &command,
+    ]);
+    let _worker = crate::harness::Process::start("the worker", &mut worker);
+    let job = client.submit(json!({ "n": 1 })).await;
+    client.runs_on(&job).await;
+
+    stage.authority.issue("plane", &["localhost"], true);
+    let (status, refused) = client.post("/remuda/v1/reload", &json!({})).await;
+    assert_eq!(status.as_u16(), 422, "{refused}");
+    assert!(stage.is_believed("localhost").await, "the one that is valid stays in use");
+    stage.authority.issue("plane", &["localhost", "127.0.0.1"], false);
+    assert_eq!(client.post("/remuda/v1/reload", &json!({})).await.0.as_u16(), 200);
+    assert!(stage.is_believed("127.0.0.1").await);
+    // Longer than a lease: the worker's next beats go over new connections, too.
+    crate::harness::sleep_for(Duration::from_secs(3)).await;
+    gate.open();
+    let ended = client.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!(1)), "{ended}");
+    let names: Vec<_> = client.history().await.into_iter().map(|event| event.name).collect();
+    assert!(!names.iter().any(|name| name == "worker:offline" || name == "job:retrying"), "{names:?}");
+}

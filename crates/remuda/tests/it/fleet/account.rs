@@ -41,6 +41,12 @@ impl Account {
         self.http.get(format!("{}/ledger", self.control)).send().await.unwrap().json().await.unwrap()
     }
 
+    /// Every pod of the account, as the owner of its key sees them.
+    pub(super) async fn pods(&self, key: &str) -> Value {
+        let listed = self.http.get(format!("{}/pods", self.url)).bearer_auth(key).send().await.unwrap();
+        listed.json::<Value>().await.unwrap()["pods"].clone()
+    }
+
     /// What struck, by its name.
     pub(super) async fn struck(&self) -> Value {
         let answer = self.http.get(format!("{}/faults", self.control)).send().await.unwrap();

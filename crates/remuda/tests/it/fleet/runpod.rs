@@ -159,3 +159,51 @@ async fn api_key_and_join_tokens_are_never_shown() {
     let tokens: Value = stage.plane.get("/remuda/v1/tokens").await;
     assert_eq!(tokens["tokens"], json!([]), "what join tokens are made with is no token");
 }
+
+/// Prints what a job finds of keys and tokens: in its own environment, and in that of every process above it that it may
+/// look at, in this pod.
+const SEARCH: &str = r#"
+found=$(env | grep -cE 'rpa_|rmj_|rmd_|RUNPOD_API_KEY')
+up=$PPID
+while [ "$up" -gt 1 ] && grep -qaE 'remuda.worker' "/proc/$up/cmdline"; do
+  found="$found, $(tr '\0' '\n' <"/proc/$up/environ" | grep -cE 'rpa_|rmj_|rmd_|RUNPOD_API_KEY')"
+  found="$found, $(tr '\0' '\n' <"/proc/$up/cmdline" | grep -cE 'rpa_|rmj_|rmd_')"
+  up=$(awk '/^PPid/ { print $2 }' "/proc/$up/status")
+done
+echo "[$found]"
+"#;
+
+/// Faults: X11. The account's key stays with the plane: no pod is ordered with it, and a job in a pod finds neither that
+/// key, nor the one that the provider gives the pod, nor the token with which its worker joined.
+#[tokio::test]
+async fn job_in_a_rented_pod_finds_no_key_and_no_token() {
+    let stage = Stage::set(&[]).await;
+    std::fs::write(stage._folder.path().join("work.sh"), SEARCH).unwrap();
+    let job = stage.plane.submit(json!({ "n": 1 })).await;
+    let pods = stage
+        .until("a pod was ordered", async |_| {
+            let pods = stage.account.pods("rpa_canary").await;
+            pods.as_array()?
+                .iter()
+                .find(|pod| pod["name"].as_str().is_some_and(|name| name.starts_with("remuda-")))?;
+            Some(pods)
+        })
+        .await;
+    for pod in
+        pods.as_array().unwrap().iter().filter(|pod| pod["name"].as_str().unwrap().starts_with("remuda-"))
+    {
+        let ordered = pod["env"].as_object().unwrap();
+        assert!(!pod.to_string().contains("rpa_canary"), "the pod got the key of the account: {pod}");
+        let tokens = ordered.values().filter(|value| value.as_str().unwrap().starts_with("rmj_")).count();
+        assert_eq!(tokens, 1, "a pod gets one token, its own: {pod}");
+    }
+    let ended = stage
+        .until("it is done", async |_| {
+            Some(stage.plane.job(&job).await)
+                .filter(|job| job["state"] == "completed" || job["state"] == "failed")
+        })
+        .await;
+    let found = ended["result"].as_array().unwrap_or_else(|| panic!("{ended}"));
+    assert!(found.len() >= 3, "it looked at its worker: {ended}");
+    assert!(found.iter().all(|count| *count == json!(0)), "{ended}");
+}

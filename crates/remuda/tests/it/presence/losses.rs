@@ -187,3 +187,23 @@ async fn plane_whose_loop_hangs_ends_itself() {
     assert_eq!(plane.process.ended().await.code(), Some(70));
     assert!(plane.process.said().contains("event loop stuck"), "{}", plane.process.said());
 }
+
+/// Faults: C6. Each task of the plane in turn: it is started again, and meanwhile jobs run and workers are heard.
+#[tokio::test]
+async fn task_that_panics_is_restarted_beside_a_plane_that_works_on() {
+    for task in ["webhooks", "retention", "blob_sweep", "folder_watch", "listener_check", "comfyui_publisher"]
+    {
+        let plane = Plane::plan(TENTH).variable("__REMUDA_TASK_TEST_PANIC", task).start().await;
+        let _worker = Worker::start(&plane, "w", "cat").await;
+        let job = plane.submit(json!({ "n": 1 })).await;
+        assert_eq!(plane.ended(&job).await["state"], "completed", "{task}");
+        let row = wait_until("it runs again", async || {
+            let status = plane.get("/remuda/v1/status").await;
+            let row = status["tasks"].as_array()?.iter().find(|row| row["name"] == task)?.clone();
+            (row["state"] == "running" && row["restarts"] == 1).then_some(row)
+        })
+        .await;
+        assert_eq!(row["last_failure"], "panicked: a test asked for it", "{row}");
+        plane.get("/health/ready").await;
+    }
+}
