@@ -27,7 +27,7 @@ pub(in crate::http) async fn recent(
         match key.as_str() {
             "before" => before = Some(Sequence(number(&key, &value)?)),
             "limit" => {
-                limit = usize::try_from(number(&key, &value)?).unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX)
+                limit = usize::try_from(number(&key, &value)?).unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX);
             }
             _ => others.push((key, value)),
         }

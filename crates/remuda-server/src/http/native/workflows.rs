@@ -66,7 +66,7 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
         shapes.entry(job.shape).or_default().add(job, status);
     }
     let mut shapes: Vec<_> = shapes.into_iter().map(|(shape, used)| (shape, used.finish())).collect();
-    shapes.sort_by(|(_, one), (_, other)| other.last_job.cmp(&one.last_job));
+    shapes.sort_by_key(|(_, shape)| std::cmp::Reverse(shape.last_job));
     let shown = shapes.iter().take(SHAPES_MAX).map(|(shape, used)| {
         let mut shown = json!(used);
         shown["shape"] = json!(shape);
