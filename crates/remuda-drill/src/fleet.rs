@@ -90,6 +90,9 @@ impl Part {
     }
 }
 
+/// How long the plane keeps ended jobs: longer than a clock jumps ahead, so that no repeated submission meets a forgotten
+/// job.
+pub(crate) const RETENTION: Duration = Duration::from_secs(2 * 3600);
 const REVIVE_EVERY: Duration = Duration::from_millis(200);
 /// What a delayed line adds to every piece that passes.
 const DELAY: Duration = Duration::from_millis(150);
@@ -259,6 +262,7 @@ fn settings(lease: Duration) -> Vec<String> {
         format!("beat.stale_after={}", millis(3.0)),
         format!("order_grace={}", millis(1.0 / 6.0)),
         format!("plane_stall_max={}ms", stall_max.as_millis()),
+        format!("retention={}s", RETENTION.as_secs()),
     ];
     settings.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect()
 }

@@ -2,6 +2,7 @@
 //! and every event the plane told. At the end they are held against each other.
 //!
 //! - *lost*: acknowledged, and not ended although everything has been calm for long
+//! - *refused*: a submission that was still not taken although everything has been calm for long
 //! - *doubled*: two outcomes, or two jobs for one idempotency key
 //! - *run twice without need*: an attempt was given up although nothing had happened to its worker
 //! - *false verdict*: a good workflow failed or was quarantined; a bad one completed; a worker was called
@@ -81,6 +82,7 @@ pub(crate) struct Ledger {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Complaints {
     pub(crate) lost: Vec<String>,
+    pub(crate) refused: Vec<String>,
     pub(crate) doubled: Vec<String>,
     pub(crate) needless_retries: Vec<String>,
     pub(crate) false_verdicts: Vec<String>,
@@ -125,6 +127,13 @@ impl Ledger {
         for EarlyEvent { at, lease, event } in self.early.remove(id).unwrap_or_default() {
             self.tell(at, lease, event);
         }
+    }
+
+    /// A client gave up a submission, long after the last fault.
+    pub(crate) fn refuse(&mut self, now: Duration, reason: &str) {
+        self.complaints
+            .refused
+            .push(format!("at {:.1} s the plane still took no job: {reason}", now.as_secs_f64()));
     }
 
     pub(crate) fn mark_cancelled(&mut self, id: &str) {
@@ -311,7 +320,9 @@ impl Ledger {
                 several => complaints.doubled.push(format!("job {id} has outcomes {several:?}")),
             }
         }
-        let unknown: BTreeSet<_> = self.early.keys().collect();
+        // A submission that was given up may have become a job all the same.
+        let given_up = complaints.refused.len();
+        let unknown: BTreeSet<_> = self.early.keys().skip(given_up).collect();
         complaints.doubled.extend(unknown.iter().map(|id| format!("job {id} exists, and no client has it")));
         self.recoveries.sort_unstable();
         Findings {

@@ -5,7 +5,7 @@
 //!  clients ──▶ plane ◀── line ── worker ──▶ ComfyUI stand-in        schedule: which fault, when, for how long
 //!     │          ▲                                                      │ kills, stops, cuts, fills, delays, lies
 //!     └─ ledger ◀┴─ events, resumed after every break                   ▼
-//!           └──▶ lost, doubled, run twice without need, false verdicts, time to recover
+//!           └──▶ lost, refused, doubled, run twice without need, false verdicts, time to recover
 //! ```
 //!
 //! The simulator (`remuda-sim`) reaches orders of events that no drill would ever meet; the drill has what the simulator
@@ -83,11 +83,10 @@ pub struct DrillCommand {
 const CLIENTS: usize = 4;
 /// Clients wait while so many jobs are open: faults should hit starts and ends as often as submissions.
 const OPEN_MAX: usize = 200;
-/// After the last fault every job must end within this time, in leases, and two minutes.
-const CALM_IN_LEASES: u32 = 20;
-const CALM_MIN: Duration = Duration::from_secs(120);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often progress is shown to a person, and written to a file.
 const SHOW_EVERY: Duration = Duration::from_secs(10);
+const LOG_EVERY: Duration = Duration::from_secs(300);
 
 impl DrillCommand {
     /// Runs the drill until its end or until `interrupted`, and prints what was found.
@@ -129,7 +128,8 @@ impl DrillCommand {
         folder: &Path,
         interrupted: impl Future<Output = ()>,
     ) -> anyhow::Result<DrillReport> {
-        let tools = Tools::find(folder);
+        let jobs_kept = self.rate * length.min(fleet::RETENTION).as_secs_f64();
+        let tools = Tools::find(folder, jobs_kept);
         let kinds = tools.possible();
         let workers = usize::from(self.workers);
         let fault_every = self.fault_every.max(Duration::from_millis(10));
@@ -157,6 +157,7 @@ impl DrillCommand {
             failed = &mut reviving => failed.map_err(anyhow::Error::from).flatten(),
             Some(failed) = tasks.join_next() => failed.map_err(anyhow::Error::from).flatten(),
         };
+        eprintln!("the faults are over: waiting for {} open jobs", drill.ledger().open_jobs());
         stop_load.send_replace(true);
         while let Some(ended) = tasks.join_next().await {
             ended??;
@@ -198,6 +199,7 @@ async fn storm(
 ) -> anyhow::Result<()> {
     let mut under_way = JoinSet::new();
     let mut shown = Duration::ZERO;
+    let show_every = if std::io::stderr().is_terminal() { SHOW_EVERY } else { LOG_EVERY };
     let mut planned = planned.into_iter().peekable();
     while drill.now() < length {
         while let Some(fault) = planned.next_if(|fault| fault.at <= drill.now()) {
@@ -207,7 +209,7 @@ async fn storm(
         while let Some(ended) = under_way.try_join_next() {
             ended??;
         }
-        if drill.now().saturating_sub(shown) >= SHOW_EVERY && std::io::stderr().is_terminal() {
+        if drill.now().saturating_sub(shown) >= show_every {
             shown = drill.now();
             show_progress(drill, length);
         }
@@ -233,7 +235,7 @@ fn show_progress(drill: &Drill, length: Duration) {
 
 /// Waits until all jobs have ended, but not for ever.
 async fn calm_down(drill: &Drill) {
-    let until = drill.now() + CALM_MIN + drill.lease * CALM_IN_LEASES;
+    let until = drill.now() + drill.calm_max;
     while drill.ledger().open_jobs() > 0 && drill.now() < until {
         tokio::time::sleep(LOOK_EVERY).await;
     }

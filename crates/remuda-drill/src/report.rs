@@ -29,7 +29,9 @@ impl DrillReport {
     /// Retries without need cost time, but break no promise: they are shown and do not fail a drill.
     pub(crate) fn is_success(&self) -> bool {
         let complaints = &self.findings.complaints;
-        complaints.lost.is_empty() && complaints.doubled.is_empty() && complaints.false_verdicts.is_empty()
+        [&complaints.lost, &complaints.refused, &complaints.doubled, &complaints.false_verdicts]
+            .into_iter()
+            .all(Vec::is_empty)
     }
 
     fn faults_total(&self) -> usize {
@@ -57,6 +59,7 @@ impl DrillReport {
             ("faults", self.faults_total().to_string()),
             ("parts that ended by themselves", self.own_ends.to_string()),
             ("lost", complaints.lost.len().to_string()),
+            ("refused long after the last fault", complaints.refused.len().to_string()),
             ("doubled", complaints.doubled.len().to_string()),
             ("false verdicts", complaints.false_verdicts.len().to_string()),
             ("attempts ended by a fault", self.findings.retries_needed.to_string()),
@@ -67,10 +70,11 @@ impl DrillReport {
         ]
     }
 
-    fn complaints(&self) -> [(&'static str, &[String]); 4] {
+    fn complaints(&self) -> [(&'static str, &[String]); 5] {
         let complaints = &self.findings.complaints;
         [
             ("lost", &complaints.lost),
+            ("refused", &complaints.refused),
             ("doubled", &complaints.doubled),
             ("false verdict", &complaints.false_verdicts),
             ("run twice without need", &complaints.needless_retries),
@@ -138,6 +142,7 @@ impl DrillReport {
             "not_tried": not_tried,
             "own_ends": self.own_ends,
             "lost": complaints.lost,
+            "refused": complaints.refused,
             "doubled": complaints.doubled,
             "false_verdicts": complaints.false_verdicts,
             "needless_retries": complaints.needless_retries,

@@ -10,8 +10,11 @@ use rustix::process::Pid;
 
 use crate::schedule::FaultKind;
 
-/// Enough for an hour of jobs; small enough to be filled in a moment.
-const DISK_BYTES: u64 = 512 << 20;
+/// The plane's disk: room for all jobs that it keeps, twice what one takes (4 kB), and never too large to be filled in a
+/// moment.
+const DISK_BYTES_MIN: u64 = 256 << 20;
+const DISK_BYTES_PER_JOB: f64 = 8192.0;
+const DISK_BYTES_MAX: u64 = 4 << 30;
 const FILL_PIECE_BYTES: usize = 1 << 20;
 const FAKETIME: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1",
@@ -26,9 +29,9 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    pub(crate) fn mount(folder: PathBuf) -> anyhow::Result<SmallDisk> {
+    pub(crate) fn mount(folder: PathBuf, bytes: u64) -> anyhow::Result<SmallDisk> {
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let size = format!("size={DISK_BYTES}");
+        let size = format!("size={bytes}");
         let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(&folder).output();
         let mounted = mounted.context("cannot run mount")?;
         anyhow::ensure!(mounted.status.success(), "{}", String::from_utf8_lossy(&mounted.stderr).trim());
@@ -137,9 +140,12 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    pub(crate) fn find(folder: &Path) -> Tools {
+    /// `jobs_kept` is how many jobs the plane has on its disk at most.
+    pub(crate) fn find(folder: &Path, jobs_kept: f64) -> Tools {
         let mut not_tried = Vec::new();
-        let disk = match SmallDisk::mount(folder.join("data")) {
+        let bytes =
+            DISK_BYTES_MIN.saturating_add((jobs_kept * DISK_BYTES_PER_JOB) as u64).min(DISK_BYTES_MAX);
+        let disk = match SmallDisk::mount(folder.join("data"), bytes) {
             Ok(disk) => Some(disk),
             Err(error) => {
                 not_tried.push((FaultKind::DiskFull, format!("no file system can be mounted: {error}")));

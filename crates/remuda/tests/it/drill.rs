@@ -23,7 +23,7 @@ async fn drill_loses_doubles_and_misjudges_nothing() {
     let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("no report: {told}"));
     assert!(output.status.success(), "{report:#}\n{told}");
-    for broken in ["lost", "doubled", "false_verdicts"] {
+    for broken in ["lost", "refused", "doubled", "false_verdicts"] {
         assert_eq!(report[broken], serde_json::json!([]), "{broken}: {report:#}");
     }
     assert!(report["faults_total"].as_u64().unwrap() >= 20, "{report:#}");
