@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use futures_util::future::LocalBoxFuture;
 
 /// A model that a benchmark needs.
 #[derive(Clone, Debug)]
@@ -75,8 +76,14 @@ enum BenchAction {
 
 impl BenchCommand {
     /// Runs the benchmark and prints its figures.
+    ///
+    /// Boxed here, because a future is compiled in the crate that polls it, and the load has to be as fast as the plane.
+    pub fn run(self, fetch_model: &FetchModel) -> LocalBoxFuture<'_, anyhow::Result<ExitCode>> {
+        Box::pin(self.measure(fetch_model))
+    }
+
     #[cfg_attr(not(feature = "models"), expect(unused_variables, reason = "only models are fetched"))]
-    pub async fn run(self, fetch_model: &FetchModel) -> anyhow::Result<ExitCode> {
+    async fn measure(self, fetch_model: &FetchModel) -> anyhow::Result<ExitCode> {
         match self.action {
             BenchAction::Queue(options) => queue::run(options).await,
             BenchAction::Comfyui(options) => comfyui::run(options).await,

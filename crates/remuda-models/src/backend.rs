@@ -122,7 +122,16 @@ impl Engines {
         Err(LoadError::Unsupported {
             path: spec.path.clone(),
             what: "no engine recognises this".to_owned(),
-            hint: format!("; this build has {engines}"),
+            hint: format!("; this build has {engines}{}", lacking()),
         })
+    }
+}
+
+/// The engines that this build lacks, with the option that brings them.
+fn lacking() -> &'static str {
+    match (cfg!(feature = "gguf"), cfg!(feature = "candle")) {
+        (_, true) => "",
+        (true, false) => " and draws no pictures; build with `--features candle` for that",
+        (false, false) => "; build with `--features models`, or `--features full` for all",
     }
 }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 use remuda_config::ResolvedConfig;
 use remuda_core::id::FleetId;
 use remuda_core::provider::ProviderCall;
@@ -40,6 +41,9 @@ const HTTP_TASK: &str = "http";
 /// How long a plane whose store failed still sends answers.
 const LAST_ANSWERS_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Reads the settings again.
+type ReadSettings = Box<dyn Fn() -> anyhow::Result<ResolvedConfig> + Send + Sync>;
+
 /// A plane that serves. Dropped without `stop` it ends in the background if the runtime lives long enough, and otherwise
 /// as after a crash, which is safe too.
 #[derive(Debug)]
@@ -60,10 +64,21 @@ impl Serving {
     }
 
     /// `read` reads the settings again for a reload.
-    pub async fn start_with(
+    ///
+    /// Boxed here, because a future is compiled in the crate that polls it: otherwise the event loop and all that is
+    /// started with it would be built again in every program, with the optimisation of that program's crate.
+    pub fn start_with(
         resolved: &ResolvedConfig,
         read: impl Fn() -> anyhow::Result<ResolvedConfig> + Send + Sync + 'static,
-    ) -> anyhow::Result<Serving> {
+    ) -> BoxFuture<'_, anyhow::Result<Serving>> {
+        Serving::start_boxed(resolved, Box::new(read))
+    }
+
+    fn start_boxed(resolved: &ResolvedConfig, read: ReadSettings) -> BoxFuture<'_, anyhow::Result<Serving>> {
+        Box::pin(Serving::start_parts(resolved, read))
+    }
+
+    async fn start_parts(resolved: &ResolvedConfig, read: ReadSettings) -> anyhow::Result<Serving> {
         let serve = &resolved.serve;
         let tls = exposure::load_tls(serve)?;
         exposure::require_tls(serve, tls.is_some())?;

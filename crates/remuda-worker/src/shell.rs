@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use anyhow::bail;
+use futures_util::future::BoxFuture;
 use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentExit, CallError};
 use remuda_core::service::{ServiceEvent, ServiceExit};
 use remuda_core::time::Timestamp;
@@ -39,7 +40,13 @@ const EVENTS_MAX: usize = 4096;
 
 /// Runs until the worker is stopped (one message: finish held attempts; two: stop now), replaced by another worker of
 /// the same name, or dismissed.
-pub async fn run(options: WorkerOptions, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
+///
+/// Boxed here, because a future is compiled in the crate that polls it.
+pub fn run(options: WorkerOptions, stops: mpsc::Receiver<()>) -> BoxFuture<'static, anyhow::Result<()>> {
+    Box::pin(run_worker(options, stops))
+}
+
+async fn run_worker(options: WorkerOptions, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
     let (clock, live) = (Clock::not_before(Timestamp::ZERO), LiveSinks::default());
     let mut senders = JoinSet::new();

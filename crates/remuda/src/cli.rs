@@ -156,6 +156,9 @@ enum Command {
     /// Examples: remuda models list; remuda models get all-minilm-l6-v2; remuda models check ./all-minilm-l6-v2
     #[cfg(feature = "models")]
     Models(models::ModelsCommand),
+    /// List, fetch and examine models that run in Remuda itself; not in this build
+    #[cfg(not(feature = "models"))]
+    Models(MissingCommand),
     /// Start a stand-in for ComfyUI or RunPod, for tests
     ///
     /// Example: remuda fake comfyui --fault drop-completion=0.05
@@ -172,6 +175,14 @@ enum Command {
     /// Run one model copy as a child process of a worker
     #[command(hide = true)]
     PoolCopy,
+}
+
+/// A command that this build lacks, with any arguments.
+#[cfg(not(feature = "models"))]
+#[derive(Debug, Args)]
+struct MissingCommand {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _arguments: Vec<String>,
 }
 
 /// How a command reaches the plane.
@@ -364,6 +375,12 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         }
         #[cfg(feature = "models")]
         Command::Models(models) => models.run().await,
+        #[cfg(not(feature = "models"))]
+        Command::Models(MissingCommand { .. }) => {
+            anyhow::bail!(
+                "this build has no models: build with `--features models`, or `--features full` for all"
+            )
+        }
         Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run(&fetch_model).await,
         Command::Completions(completions) => completions.run(),
@@ -395,5 +412,5 @@ fn fetch_model(
 fn fetch_model(
     _: remuda_bench::BenchModel,
 ) -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<PathBuf>>>> {
-    Box::pin(async { anyhow::bail!("this build has no models") })
+    Box::pin(async { anyhow::bail!("this build has no models: build with `--features models`") })
 }

@@ -14,7 +14,7 @@ pub(super) struct SshIdentity(Infallible);
 impl SshIdentity {
     pub(super) fn open(_data: &Path) -> anyhow::Result<SshIdentity> {
         anyhow::bail!(
-            "this build has no SSH: use an image that starts `remuda worker`, or build with `--features ssh`"
+            "this build has no SSH bootstrap: build with `--features ssh`, or use an image that starts `remuda worker`"
         )
     }
 }

@@ -65,10 +65,9 @@ impl DemoCommand {
         let mut stops = stop_signals()?;
         let painter = DrawingModel::find(self.draw)?;
         if let Some(picture) = self.picture.as_ref().filter(|_| painter.is_none()) {
-            bail!(
-                "there is nothing to draw {} with: name a model with --draw, or type this in the project's folder",
-                picture.display()
-            );
+            let reason = DrawingModel::lacking()
+                .unwrap_or("no model: name one with --draw, or type this in the project's folder");
+            bail!("there is nothing to draw {} with: {reason}", picture.display());
         }
         let mut stage = DemoProcesses::set(painter).await?;
         let ended = tokio::select! {
@@ -119,6 +118,8 @@ async fn perform(
     }
     if stage.can_draw() {
         play.submit(&client, drawing::SCENE, &DrawingModel::job()).await?;
+    } else if let Some(reason) = DrawingModel::lacking() {
+        play.note(reason);
     }
     let scenes: Vec<_> = play.jobs.iter().map(|job| job.scene).collect();
     play.note(&format!("{} jobs go in: {}", scenes.len(), scenes.join(", ")));

@@ -40,6 +40,12 @@ impl DrawingModel {
         }
     }
 
+    /// Why nothing is drawn where a model lies at hand: this build cannot.
+    pub(super) fn lacking() -> Option<&'static str> {
+        let is_lacking = !cfg!(feature = "candle") && Path::new(AT_HAND).exists();
+        is_lacking.then_some("no picture: this build cannot draw; `--features candle` brings that")
+    }
+
     pub(super) fn job() -> Value {
         let workflow = json!({
             "capability": "text_to_image", "prompt": SCENE, "steps": 12, "guidance": 4.0, "seed": 7,
