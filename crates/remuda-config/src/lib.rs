@@ -120,7 +120,7 @@ pub struct ServeSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentConfig {
     /// Interval between health checks of a service that was given up.
-    pub probe_every: Duration,
+    pub given_up_recheck: Duration,
     /// The service is queried about a running attempt after this long without a message about it.
     pub inactivity: Duration,
     /// Delay between the first and the second time that a service does not know an attempt; the second one decides.
@@ -173,7 +173,7 @@ impl ResolvedConfig {
                 forward_to: Vec::new(),
             },
             agent: AgentConfig {
-                probe_every: Duration::from_secs(30),
+                given_up_recheck: Duration::from_secs(30),
                 inactivity: Duration::from_secs(30),
                 // Any request that was in flight has reached the service by then.
                 unknown_recheck: Duration::from_secs(5),

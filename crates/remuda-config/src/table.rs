@@ -417,8 +417,8 @@ const SCALING: &[Key] = &[
 
 const AGENT: &[Key] = &[
     Key::new(
-        "agent.probe_every",
-        slot!(agent.probe_every),
+        "agent.given_up_recheck",
+        slot!(agent.given_up_recheck),
         duration(TICK, HOUR),
         "Interval between health checks of a service that was given up.",
     )

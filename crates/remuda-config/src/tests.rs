@@ -121,7 +121,7 @@ fn seed_names_keep_their_units() {
         .variable("AUTO_START_WORKER_PROCESS", "False")
         .load()
         .unwrap();
-    assert_eq!(resolved.agent.probe_every, Duration::from_secs(15));
+    assert_eq!(resolved.agent.given_up_recheck, Duration::from_secs(15));
     assert_eq!(resolved.agent.inactivity, Duration::from_secs(45));
     assert_eq!(resolved.settings.cycle_every, Duration::from_secs(10));
     assert_eq!(resolved.settings.scaling.vram_stale_after, Duration::from_secs(60));

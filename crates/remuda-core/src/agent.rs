@@ -208,7 +208,7 @@ impl Agent {
     }
 
     pub fn step(&mut self, now: Timestamp, event: AgentEvent) -> Vec<AgentEffect> {
-        let was_closed = self.health.closed().is_some();
+        let was_closed = self.health.closed_reason().is_some();
         match event {
             AgentEvent::Preparing { what } => self.prepare(what),
             AgentEvent::StartChecked(check) => {
@@ -242,7 +242,7 @@ impl Agent {
                 self.repair_due(now);
             }
         }
-        self.beat_due |= self.health.closed().is_some() != was_closed;
+        self.beat_due |= self.health.closed_reason().is_some() != was_closed;
         self.check_shutdown(now);
         self.send_due_beat(now);
         std::mem::take(&mut self.effects)
@@ -276,8 +276,8 @@ impl Agent {
     }
 
     /// Why this worker takes no new work; `None` if it does.
-    pub fn closed(&self) -> Option<&str> {
-        self.health.closed()
+    pub fn closed_reason(&self) -> Option<&str> {
+        self.health.closed_reason()
     }
 
     /// The attempts it holds.

@@ -1,8 +1,8 @@
-//! Brakes: `CreationBrake` stops renting when machines fail one after another; `MassLoss` holds back verdicts on silent
+//! Brakes: `CreationBrake` stops renting when machines fail one after another; `MassLossBrake` holds back verdicts on silent
 //! workers while the plane itself may be cut off.
 //!
 //! ```text
-//!  CreationBrake                                     MassLoss
+//!  CreationBrake                                     MassLossBrake
 //!
 //!  free ──3 failures in a row──▶ on until T          off ──a lease ran out, and no proof that messages arrive──▶ on
 //!   ▲                             │      ▲            ▲                                                  │
@@ -43,11 +43,11 @@
 //! the others lose their attempts after their lease, as in any partition. A proxy between the plane and all workers that
 //! dies for longer than a lease closes every connection, as if every worker's process had ended.
 //!
-//! Each fleet has its own `CreationBrake`; there is one `MassLoss` for the plane, because it has one link.
+//! Each fleet has its own `CreationBrake`; there is one `MassLossBrake` for the plane, because it has one link.
 //! Reading changes nothing. The brakes do not act: `cycle` and the plane consult them.
 
 mod creation;
 mod mass_loss;
 
 pub use self::creation::CreationBrake;
-pub use self::mass_loss::{Judgement, MassLoss, Silence};
+pub use self::mass_loss::{Judgement, MassLossBrake, Silence};

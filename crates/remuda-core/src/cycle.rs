@@ -23,7 +23,7 @@
 
 use std::time::Duration;
 
-use crate::brake::{CreationBrake, MassLoss};
+use crate::brake::{CreationBrake, MassLossBrake};
 use crate::id::{Attempt, JobId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
@@ -52,7 +52,7 @@ pub struct FleetSnapshot {
     /// When its machines stop themselves without contact to the plane.
     pub contact_timeout: Option<Duration>,
     pub creation: CreationBrake,
-    pub mass_loss: MassLoss,
+    pub mass_loss: MassLossBrake,
     pub heading: ScalingTrend,
     /// Why a person paused scaling.
     pub paused: Option<String>,

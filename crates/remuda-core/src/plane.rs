@@ -34,7 +34,7 @@ use std::time::Duration;
 use crate::affinity::Affinities;
 use crate::alarm::Alarm;
 use crate::block::Blocks;
-use crate::brake::MassLoss;
+use crate::brake::MassLossBrake;
 use crate::id::{JobId, MachineId, Sequence, Tenant, Term, WorkerId};
 use crate::job::{Job, JobState};
 use crate::quarantine::Quarantine;
@@ -331,7 +331,7 @@ impl Plane {
         self.router.affinities()
     }
 
-    pub fn mass_loss(&self) -> &MassLoss {
+    pub fn mass_loss(&self) -> &MassLossBrake {
         self.workers.mass_loss()
     }
 

@@ -26,7 +26,7 @@ use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
 use crate::wire;
 
-pub use self::assignment::{Assignment, Overrun, PendingCancel};
+pub use self::assignment::{Assignment, AttemptTimeout, PendingCancel};
 pub use self::availability::Availability;
 pub use self::life::{ContactEvent, LifeEvent};
 pub use self::line::WorkerLine;
@@ -309,7 +309,7 @@ impl Worker {
     pub fn wake_at(&self, now: Timestamp, settings: &Settings) -> Option<Timestamp> {
         let is_judged = self.presence() == Presence::Offline && !self.awaits_proof();
         let silence = (!is_judged).then(|| self.watch.wake_at(self.limits(settings)));
-        let stuck = self.assignments.values().map(|hold| hold.overrun_at(None, settings).0).min();
+        let stuck = self.assignments.values().map(|hold| hold.timeout_at(None, settings).0).min();
         let probation = self.probation.until().filter(|until| now < *until);
         [silence, stuck, probation, self.line.wake_at()].into_iter().flatten().min()
     }

@@ -57,8 +57,14 @@ impl WorkerOptions {
         service: ServiceSpec,
         resolved: &ResolvedConfig,
     ) -> WorkerOptions {
-        let AgentConfig { unknown_recheck, cancel_timeout, queue_stall_max, probe_every, inactivity, .. } =
-            resolved.agent;
+        let AgentConfig {
+            unknown_recheck,
+            cancel_timeout,
+            queue_stall_max,
+            given_up_recheck,
+            inactivity,
+            ..
+        } = resolved.agent;
         WorkerOptions {
             url: plane.to_owned(),
             credentials,
@@ -70,12 +76,7 @@ impl WorkerOptions {
             offer: Capabilities::default(),
             service,
             inactivity,
-            timeouts: AgentTimeouts {
-                unknown_recheck,
-                cancel_timeout,
-                queue_stall_max,
-                given_up_recheck: probe_every,
-            },
+            timeouts: AgentTimeouts { unknown_recheck, cancel_timeout, queue_stall_max, given_up_recheck },
             deadlines: AgentDeadlines::default(),
             start_checks: StartChecks::default(),
             job_environment: JobEnvironment::new(&resolved.agent.pass_environment),

@@ -163,7 +163,7 @@ impl Shell {
             AgentEvent::Metrics(mut metrics) => {
                 self.machine_metrics.clone_from(&metrics);
                 metrics.extend(self.service.as_ref().map(ServiceRunner::metrics).unwrap_or_default());
-                let service = self.agent.closed().unwrap_or("well");
+                let service = self.agent.closed_reason().unwrap_or("well");
                 metrics.insert("service".to_owned(), service.into());
                 Some(AgentEvent::Metrics(metrics))
             }

@@ -35,15 +35,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Moment {
+enum MeasuredEnd {
     Success,
     Error,
     Cancel,
     Preview,
 }
 
-impl Moment {
-    const ALL: [Moment; 4] = [Moment::Success, Moment::Error, Moment::Cancel, Moment::Preview];
+impl MeasuredEnd {
+    const ALL: [MeasuredEnd; 4] =
+        [MeasuredEnd::Success, MeasuredEnd::Error, MeasuredEnd::Cancel, MeasuredEnd::Preview];
 
     /// A graph that is different each time, so that it is not answered from the cache.
     fn graph(self, seed: usize) -> Value {
@@ -54,12 +55,12 @@ impl Moment {
             } })
         };
         let middle = match self {
-            Moment::Success => json!({ "class_type": "ImageInvert", "inputs": { "image": ["1", 0] } }),
-            Moment::Error => {
+            MeasuredEnd::Success => json!({ "class_type": "ImageInvert", "inputs": { "image": ["1", 0] } }),
+            MeasuredEnd::Error => {
                 json!({ "class_type": "RemudaFail", "inputs": { "image": ["1", 0], "kind": "error" } })
             }
-            Moment::Cancel => slow(CANCELLED_STEPS, false),
-            Moment::Preview => slow(PREVIEW_STEPS, true),
+            MeasuredEnd::Cancel => slow(CANCELLED_STEPS, false),
+            MeasuredEnd::Preview => slow(PREVIEW_STEPS, true),
         };
         json!({
             "1": { "class_type": "EmptyImage", "inputs": {
@@ -71,13 +72,13 @@ impl Moment {
     }
 }
 
-impl fmt::Display for Moment {
+impl fmt::Display for MeasuredEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Moment::Success => "success",
-            Moment::Error => "error",
-            Moment::Cancel => "cancel",
-            Moment::Preview => "preview",
+            MeasuredEnd::Success => "success",
+            MeasuredEnd::Error => "error",
+            MeasuredEnd::Cancel => "cancel",
+            MeasuredEnd::Preview => "preview",
         })
     }
 }
@@ -90,24 +91,24 @@ pub(super) async fn measure(rows: &mut Figures, rounds: usize, data: &Path) -> a
     let workers = Workers::start(&plane, &[behind.url()], &data.join("workers"), USUAL_INACTIVITY).await?;
     let mut server = Client::open(&bare.url()).await?;
     let mut remuda = Client::open(&format!("http://{}", plane.address)).await?;
-    let mut waits = Moment::ALL.map(|moment| (moment, Vec::new(), Vec::new()));
+    let mut waits = MeasuredEnd::ALL.map(|end| (end, Vec::new(), Vec::new()));
     for round in 0..rounds {
-        for (moment, at_server, at_remuda) in &mut waits {
+        for (end, at_server, at_remuda) in &mut waits {
             for (client, waits) in [(&mut server, at_server), (&mut remuda, at_remuda)] {
-                let waited = client.run(*moment, round).await;
-                waits.push(waited.with_context(|| format!("{moment} at {}, round {round}", client.url))?);
+                let waited = client.run(*end, round).await;
+                waits.push(waited.with_context(|| format!("{end} at {}, round {round}", client.url))?);
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
-    for (moment, mut at_server, mut at_remuda) in waits {
+    for (end, mut at_server, mut at_remuda) in waits {
         at_server.sort_unstable();
         at_remuda.sort_unstable();
         for percent in [50, 95] {
             let millis = |waits: &[Duration]| percentile(waits, percent).as_secs_f64() * 1e3;
             let (server, remuda) = (millis(&at_server), millis(&at_remuda));
             let mut add = |what: &str, value: f64| {
-                rows.add(&format!("{moment}, {what}, p{percent}"), value, "ms", String::new());
+                rows.add(&format!("{end}, {what}, p{percent}"), value, "ms", String::new());
             };
             add("ComfyUI", server);
             add("through Remuda", remuda);
@@ -141,11 +142,11 @@ impl Client {
         })
     }
 
-    /// Runs one prompt to its end; returns how long the moment took.
-    async fn run(&mut self, moment: Moment, round: usize) -> anyhow::Result<Duration> {
+    /// Runs one prompt to its end; returns how long its measured end took.
+    async fn run(&mut self, end: MeasuredEnd, round: usize) -> anyhow::Result<Duration> {
         let mut asked = Instant::now();
-        let prompt = self.submit(&moment.graph(round)).await?;
-        if moment == Moment::Cancel {
+        let prompt = self.submit(&end.graph(round)).await?;
+        if end == MeasuredEnd::Cancel {
             let is_running = |message: &ComfyuiMessage| matches!(message, ComfyuiMessage::Progress { .. });
             self.wait_for(&prompt, is_running).await?;
             // At any time between two steps: otherwise a message would say when the next one begins.
@@ -154,17 +155,17 @@ impl Client {
             self.post("/interrupt", &json!({ "prompt_id": prompt })).await?;
         }
         let mut previews = 0;
-        let at = self.wait_for(&prompt, |message| match moment {
-            Moment::Success => message.is_end_of(&prompt),
-            Moment::Error => matches!(message, ComfyuiMessage::Error { .. }),
-            Moment::Cancel => matches!(message, ComfyuiMessage::Interrupted { .. }),
-            Moment::Preview => {
+        let at = self.wait_for(&prompt, |message| match end {
+            MeasuredEnd::Success => message.is_end_of(&prompt),
+            MeasuredEnd::Error => matches!(message, ComfyuiMessage::Error { .. }),
+            MeasuredEnd::Cancel => matches!(message, ComfyuiMessage::Interrupted { .. }),
+            MeasuredEnd::Preview => {
                 previews += usize::from(matches!(message, ComfyuiMessage::Preview { .. }));
                 previews == PREVIEWS
             }
         });
         let waited = at.await?.duration_since(asked);
-        if moment != Moment::Success {
+        if end != MeasuredEnd::Success {
             self.wait_for(&prompt, |message| message.is_end_of(&prompt)).await?;
         }
         Ok(waited)

@@ -129,7 +129,7 @@ impl Agent {
             held: self.held_attempts(now),
             finished: self.finished.values().cloned().collect(),
             slots: self.health.slots(self.settings.slots),
-            unavailable_reason: self.health.closed().map(str::to_owned),
+            unavailable_reason: self.health.closed_reason().map(str::to_owned),
             offer: self.capabilities_sent_in.map(|_| self.settings.offer.clone()),
             metrics: if self.metrics_sent { serde_json::Map::new() } else { self.metrics.clone() },
             check: self.check.clone(),

@@ -44,7 +44,7 @@ pub(super) struct Health {
 
 impl Health {
     /// Why it takes no new work; `None` if it does.
-    pub(super) fn closed(&self) -> Option<&str> {
+    pub(super) fn closed_reason(&self) -> Option<&str> {
         let silence = Some(self.silence.as_str()).filter(|_| self.unanswered >= UNANSWERED_MAX);
         let socket = self.socket_problem.as_deref();
         self.preparing.as_deref().or(self.condition.problem()).or(silence).or(socket)
@@ -73,8 +73,8 @@ impl Health {
 
     /// The slots to report; `None` while they never changed.
     pub(super) fn slots(&mut self, slots: u32) -> Option<u32> {
-        self.reports_slots |= self.closed().is_some();
-        self.reports_slots.then_some(if self.closed().is_some() { 0 } else { slots })
+        self.reports_slots |= self.closed_reason().is_some();
+        self.reports_slots.then_some(if self.closed_reason().is_some() { 0 } else { slots })
     }
 
     pub(super) fn wake_at(&self) -> Option<Timestamp> {

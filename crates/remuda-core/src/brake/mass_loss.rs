@@ -41,7 +41,7 @@ pub enum Judgement {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MassLoss {
+pub struct MassLossBrake {
     /// Since when messages of workers arrive without a gap, and the newest.
     hearing_since: Timestamp,
     heard_at: Timestamp,
@@ -73,7 +73,7 @@ struct Held {
     since: Timestamp,
 }
 
-impl MassLoss {
+impl MassLossBrake {
     /// The plane starts: it hears from now on.
     pub fn listen_from(&mut self, now: Timestamp) {
         (self.hearing_since, self.heard_at) = (now, now);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     /// A worker that was last heard at `since` is judged at `now`; it is the only one on its machine.
-    fn judge(brake: &mut MassLoss, now: u64, n: usize, since: u64, is_rented: bool) -> Judgement {
+    fn judge(brake: &mut MassLossBrake, now: u64, n: usize, since: u64, is_rented: bool) -> Judgement {
         let (worker, machine) = (worker(n), machine(n));
         let silence = Silence {
             worker: &worker,
@@ -282,13 +282,13 @@ mod tests {
         brake.judge(at(now), &silence, || 4, &Settings::default())
     }
 
-    fn hear(brake: &mut MassLoss, now: u64, n: usize, is_on_time: bool) {
+    fn hear(brake: &mut MassLossBrake, now: u64, n: usize, is_on_time: bool) {
         brake.record_message(at(now), &worker(n), &machine(n), is_on_time, &Settings::default());
     }
 
     #[test]
     fn silent_worker_is_dead_if_another_was_heard_since() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         hear(&mut brake, 14, 2, true);
         assert_eq!(
             judge(&mut brake, 30, 1, 0, false),
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn first_voice_after_a_cut_judges_no_worker_though_the_plane_was_away_as_well() {
         let settings = Settings::default();
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         hear(&mut brake, 10, 1, true);
         assert_eq!(judge(&mut brake, 45, 1, 10, false), Judgement::Unproven);
         // It stands still from 45 to 130 and is heard again at once.
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn absence_of_the_plane_does_not_divide_a_gap() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         hear(&mut brake, 10, 1, true);
         // Nothing for 9 s, then it stands still for 6 s, then nothing for 12 s: the others are on their way, too.
         brake.listen_again(at(25), Duration::from_secs(6), &Settings::default());
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn first_voice_after_a_cut_judges_no_worker() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         hear(&mut brake, 10, 1, true);
         for now in 40..=130 {
             assert_eq!(judge(&mut brake, now, 1, 10, false), Judgement::Unproven);
@@ -352,19 +352,19 @@ mod tests {
 
     #[test]
     fn closed_connections_prove_death_unless_they_are_the_exception() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         (1..=2).for_each(|n| brake.record_silence(&worker(n), true));
         brake.record_silence(&worker(3), false);
         assert_eq!(judge(&mut brake, 30, 1, 0, false), Judgement::Dead);
         assert_eq!(judge(&mut brake, 30, 3, 0, false), Judgement::Unproven);
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         (1..=3).for_each(|n| brake.record_silence(&worker(n), n == 1));
         assert_eq!(judge(&mut brake, 30, 1, 0, false), Judgement::Unproven, "a cut between two beats");
     }
 
     #[test]
     fn listener_that_does_not_answer_means_that_we_are_deaf() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         brake.record_silence(&worker(1), true);
         brake.record_list(at(29));
         brake.record_listener(false);
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn list_of_the_provider_is_proof_for_rented_machines_only() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         brake.record_list(at(10));
         assert_eq!(
             judge(&mut brake, 30, 1, 0, true),
@@ -389,7 +389,7 @@ mod tests {
 
     #[test]
     fn brake_ends_after_fifteen_minutes() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         assert_eq!(judge(&mut brake, 30, 1, 0, false), Judgement::Unproven);
         assert_eq!(judge(&mut brake, 45, 1, 0, false), Judgement::Unproven);
         assert_eq!(brake.ends_at(), Some(at(930)));
@@ -400,9 +400,9 @@ mod tests {
 
     #[test]
     fn verdicts_are_paced_by_machines() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         [10, 20].into_iter().for_each(|now| hear(&mut brake, now, 99, true));
-        let judged = |brake: &mut MassLoss, now: u64, among: std::ops::Range<usize>| {
+        let judged = |brake: &mut MassLossBrake, now: u64, among: std::ops::Range<usize>| {
             among.filter(|n| matches!(judge(brake, now, *n, 0, false), Judgement::Dead)).count()
         };
         assert_eq!(judged(&mut brake, 30, 0..16), PACE_MIN);
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn mass_is_counted_in_machines_within_a_lease() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         [10, 20].into_iter().for_each(|now| hear(&mut brake, now, 99, true));
         let mut is_mass_after = |now, n| {
             assert_eq!(judge(&mut brake, now, n, 0, false), Judgement::Dead);
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn returned_worker_does_not_count_as_lost() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         [10, 20].into_iter().for_each(|now| hear(&mut brake, now, 99, true));
         assert_eq!([1, 2].map(|n| judge(&mut brake, 30, n, 0, false)), [Judgement::Dead; 2]);
         hear(&mut brake, 31, 1, false);
@@ -434,7 +434,7 @@ mod tests {
 
     #[test]
     fn voice_on_time_after_a_short_cut_gives_the_others_a_moment() {
-        let mut brake = MassLoss::default();
+        let mut brake = MassLossBrake::default();
         hear(&mut brake, 1, 2, true);
         assert_eq!(judge(&mut brake, 30, 1, 0, false), Judgement::Unproven);
         hear(&mut brake, 31, 2, true);

@@ -64,8 +64,9 @@ fn fleet(queued: u32, workers: impl IntoIterator<Item = WorkerView>) -> FleetSna
     }
 }
 
-fn mass_loss() -> MassLoss {
-    let (mut brake, worker, machine) = (MassLoss::default(), "lost".parse().unwrap(), "box".parse().unwrap());
+fn mass_loss() -> MassLossBrake {
+    let (mut brake, worker, machine) =
+        (MassLossBrake::default(), "lost".parse().unwrap(), "box".parse().unwrap());
     for seconds in [60, 30] {
         let silence = Silence {
             worker: &worker,
@@ -384,7 +385,7 @@ fn any_fleet() -> impl Strategy<Value = FleetSnapshot> {
             for (n, worker) in workers.iter_mut().enumerate() {
                 worker.id = format!("gpu-{n}").parse().unwrap();
             }
-            let mass_loss = if brakes.0 { mass_loss() } else { MassLoss::default() };
+            let mass_loss = if brakes.0 { mass_loss() } else { MassLossBrake::default() };
             FleetSnapshot { can_rent: brakes.1, mass_loss, ..fleet(queued, workers) }
         },
     )

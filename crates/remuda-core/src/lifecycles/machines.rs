@@ -1,7 +1,7 @@
 //! The tables of what is rented: a machine, and the two brakes that hold decisions about machines back.
 
 use super::{Done, cross};
-use crate::brake::{CreationBrake, Judgement, MassLoss, Silence};
+use crate::brake::{CreationBrake, Judgement, MassLossBrake, Silence};
 use crate::fleet::FleetSettings;
 use crate::id::{MachineId, WorkerId};
 use crate::provider::{Pod, PodStatus};
@@ -122,7 +122,7 @@ pub(super) fn creation_brake() -> String {
 
 /// A worker that was last heard at second 0; the plane has heard others since then, or has not.
 struct Silent {
-    brake: MassLoss,
+    brake: MassLossBrake,
     worker: WorkerId,
     machine: MachineId,
     now: u64,
@@ -131,7 +131,7 @@ struct Silent {
 
 impl Silent {
     fn after(seconds: u64) -> Silent {
-        let brake = MassLoss::default();
+        let brake = MassLossBrake::default();
         let mut it = Silent {
             brake,
             worker: "a".parse().unwrap(),

@@ -50,7 +50,7 @@ impl Plane {
         }
         self.outbox.set_alarm(Alarm::Job(id), job.wake_at(now));
         if is_polling {
-            self.workers.has_orders(worker_id);
+            self.workers.deliver_at_next_flush(worker_id);
         }
         let status = job.status(now);
         let start_limit = job.options().and_then(|options| options.start_limit);

@@ -332,7 +332,7 @@ impl Plane {
         if let Some(hold) = worker.release(now, &job) {
             if hold.sent_with.is_some() {
                 worker.cancels.insert((job, hold.attempt), PendingCancel::new(reason.to_owned()));
-                self.workers.has_orders(id);
+                self.workers.deliver_at_next_flush(id);
             }
             if let Some(job) = self.jobs.get(job) {
                 self.trust.release(id, job);

@@ -303,7 +303,7 @@ impl Plane {
         }
         worker.reliability.mark_away(now);
         let held: Vec<_> = worker.assignments.keys().copied().collect();
-        self.workers.has_orders(id);
+        self.workers.deliver_at_next_flush(id);
         self.workers.stop_judging(now, id, &mut self.outbox);
         self.router.offer_again();
         self.workers.watch(now, id, &self.settings, &mut self.outbox);
@@ -327,7 +327,7 @@ impl Plane {
     ) -> Result<PlaneAnswer, Refusal> {
         let until = within.map(|within| now.plus(within));
         self.workers.expect(id)?.apply(now, LifeEvent::Drain { until }, reason)?;
-        self.workers.has_orders(id);
+        self.workers.deliver_at_next_flush(id);
         self.worker_moved(now, id);
         self.drain_with_workers(now, id, reason);
         self.cycle_soon(now);

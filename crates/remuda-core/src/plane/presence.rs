@@ -16,7 +16,7 @@ use crate::supervise::WatchVerdict;
 use crate::time::{Timestamp, humanize};
 use crate::verdict::{AttemptVerdict, CrashEvidence};
 use crate::wire::BeatReply;
-use crate::worker::{ContactEvent, Overrun, PendingCancel};
+use crate::worker::{AttemptTimeout, ContactEvent, PendingCancel};
 
 /// If at least this many other machines fell silent at the same time, no single job was the reason.
 const LOST_TOGETHER_MIN: usize = 2;
@@ -147,7 +147,7 @@ impl Plane {
         self.workers.went_down_with(id, heard_at, self.settings.beat_idle, shape) >= LOST_TOGETHER_MIN
     }
 
-    /// Takes away attempts that overran their limits; their worker is ordered to cancel them.
+    /// Takes away attempts that ran into a limit; their worker is ordered to cancel them.
     pub(super) fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_heard = worker.presence() == Presence::Online;
@@ -155,31 +155,31 @@ impl Plane {
             .assignments
             .iter()
             .filter(|_| is_heard)
-            .map(|(job, hold)| (job, hold, hold.overrun_at(self.jobs.started_at(*job), &self.settings)))
+            .map(|(job, hold)| (job, hold, hold.timeout_at(self.jobs.started_at(*job), &self.settings)))
             .filter(|(_, _, (at, _))| *at <= now)
             .map(|(job, hold, (_, how))| (*job, hold.attempt, now.since(hold.progressed_at), how))
             .collect();
         for (job, attempt, silence, how) in overdue {
-            let (verdict, what, blame) = self.judge_overrun(id, job, silence, how);
+            let (verdict, what, blame) = self.judge_timeout(id, job, silence, how);
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.cancels.insert((job, attempt), PendingCancel::new(what.clone()));
             }
-            self.workers.has_orders(id);
+            self.workers.deliver_at_next_flush(id);
             self.lose(now, job, verdict, format!("{what} on worker {id}"), blame);
         }
     }
 
-    /// What an overrun means, for the attempt and for the worker.
-    fn judge_overrun(
+    /// What a timeout means, for the attempt and for the worker.
+    fn judge_timeout(
         &self,
         id: &WorkerId,
         job: JobId,
         silence: Duration,
-        how: Overrun,
+        how: AttemptTimeout,
     ) -> (AttemptVerdict, String, Blame) {
         match how {
             // An attempt without progress took its service down; one that is merely old did not.
-            Overrun::Stuck => {
+            AttemptTimeout::Stuck => {
                 let blame = match self.settings.stuck_policy {
                     StuckPolicy::Progress => self.stuck_blame(id, job),
                     StuckPolicy::Age => Blame::Pair,
@@ -187,13 +187,13 @@ impl Plane {
                 (AttemptVerdict::Stuck, format!("stuck: no progress for {}", humanize(silence)), blame)
             }
             // It never ran, so it is no evidence about the pair: the service was busy.
-            Overrun::NotBegun(limit) => (
+            AttemptTimeout::NotBegun(limit) => (
                 AttemptVerdict::StartLimit,
                 format!("not started within its start limit of {}", humanize(limit)),
                 Blame::Unrelated,
             ),
             // The job's own limit: another worker will hardly be faster, so the job's own attempts are used up.
-            Overrun::NoProgress(limit) => (
+            AttemptTimeout::NoProgress(limit) => (
                 AttemptVerdict::NodeLimit,
                 format!("no progress within its node limit of {}", humanize(limit)),
                 Blame::Pair,

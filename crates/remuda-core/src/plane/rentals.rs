@@ -119,7 +119,7 @@ impl Plane {
         }
         for worker in self.fleets.workers_on(machine).cloned().collect::<Vec<_>>() {
             if life != LifeEvent::Promote {
-                self.workers.has_orders(&worker);
+                self.workers.deliver_at_next_flush(&worker);
             }
             self.move_worker(now, &worker, life, reason);
         }

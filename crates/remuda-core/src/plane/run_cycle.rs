@@ -18,7 +18,7 @@ use crate::rental::ReturnCause;
 use crate::scale::ScalingDirection;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
-use crate::worker::{LifeEvent, Overrun, Worker};
+use crate::worker::{AttemptTimeout, LifeEvent, Worker};
 
 impl Plane {
     pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<CycleReport> {
@@ -129,9 +129,9 @@ impl Plane {
                 let Some(ran) = self.jobs.running(job).filter(|ran| ran.attempt == attempt) else { return };
                 // A stuck attempt brings its worker down; the other attempts there are requeued without blame.
                 let hold = self.workers.get(&ran.worker).and_then(|it| it.assignments.get(&job));
-                let overrun = hold.map(|hold| hold.overrun_at(None, &self.settings));
+                let timeout = hold.map(|hold| hold.timeout_at(None, &self.settings));
                 let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
-                    && overrun.is_some_and(|(at, how)| at <= now && how == Overrun::Stuck);
+                    && timeout.is_some_and(|(at, how)| at <= now && how == AttemptTimeout::Stuck);
                 let blame = if is_stuck { self.stuck_blame(&ran.worker, job) } else { Blame::Unrelated };
                 self.lose(now, job, verdict, reason, blame);
             }

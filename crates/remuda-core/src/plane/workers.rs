@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{DomainEvent, Outbox};
-use crate::brake::MassLoss;
+use crate::brake::MassLossBrake;
 use crate::id::{Hash, Incarnation, MachineId, Service, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::record::{Record, WorkerRow};
@@ -38,7 +38,7 @@ pub(super) struct Workers {
     undelivered: BTreeSet<WorkerId>,
     /// Uptime history of each machine.
     machines: BTreeMap<MachineId, Reliability>,
-    mass_loss: MassLoss,
+    mass_loss: MassLossBrake,
     restarts: Restarts,
 }
 
@@ -175,7 +175,7 @@ impl Workers {
     }
 
     /// The worker has orders that the next flush sends, if it polls then.
-    pub(super) fn has_orders(&mut self, id: &WorkerId) {
+    pub(super) fn deliver_at_next_flush(&mut self, id: &WorkerId) {
         self.undelivered.insert(id.clone());
     }
 

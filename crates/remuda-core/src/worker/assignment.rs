@@ -36,9 +36,9 @@ pub struct Assignment {
     pub is_isolated: bool,
 }
 
-/// In which way an attempt overran its limits.
+/// Which limit an attempt ran into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Overrun {
+pub enum AttemptTimeout {
     /// No progress, or too old: the rule for all jobs.
     Stuck,
     /// The service did not start it within the job's own limit.
@@ -72,17 +72,21 @@ impl Assignment {
         self.sends.saturating_sub(u32::from(self.is_inherited))
     }
 
-    /// When it will have overrun unless it makes progress, and in which way.
-    pub fn overrun_at(&self, started_at: Option<Timestamp>, settings: &Settings) -> (Timestamp, Overrun) {
+    /// When it runs into a limit unless it makes progress, and into which.
+    pub fn timeout_at(
+        &self,
+        started_at: Option<Timestamp>,
+        settings: &Settings,
+    ) -> (Timestamp, AttemptTimeout) {
         let from = match settings.stuck_policy {
             StuckPolicy::Progress => self.progressed_at,
             StuckPolicy::Age => started_at.unwrap_or(self.assigned_at),
         };
-        let stuck = (from.plus(settings.stuck_after), Overrun::Stuck);
+        let stuck = (from.plus(settings.stuck_after), AttemptTimeout::Stuck);
         let own = if self.is_running {
-            self.node_limit.map(|limit| (self.progressed_at.plus(limit), Overrun::NoProgress(limit)))
+            self.node_limit.map(|limit| (self.progressed_at.plus(limit), AttemptTimeout::NoProgress(limit)))
         } else {
-            self.start_limit.map(|limit| (self.assigned_at.plus(limit), Overrun::NotBegun(limit)))
+            self.start_limit.map(|limit| (self.assigned_at.plus(limit), AttemptTimeout::NotBegun(limit)))
         };
         // At the same moment the job's own limit wins: the submitter set it.
         own.filter(|(at, _)| *at <= stuck.0).unwrap_or(stuck)

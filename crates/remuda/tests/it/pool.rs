@@ -37,7 +37,7 @@ pub(crate) fn hurried() -> WorkflowPoolBuilder {
             it.settings.order_grace = Duration::from_millis(500);
             it.agent.inactivity = Duration::from_millis(500);
             it.agent.unknown_recheck = Duration::from_millis(400);
-            it.agent.probe_every = Duration::from_millis(300);
+            it.agent.given_up_recheck = Duration::from_millis(300);
             it.agent.cancel_timeout = Duration::from_secs(1);
         },
     )

@@ -143,7 +143,7 @@ fn idle_service_that_does_not_answer_gets_one_self_test_at_a_time() {
     };
     assert_eq!(tests_to(&mut agent, 13, 60), 1);
     agent.step(at(60_000), self_tested(None));
-    assert_eq!(agent.closed(), None);
+    assert_eq!(agent.closed_reason(), None);
     assert_eq!(tests_to(&mut agent, 61, 120), 0);
 }
 
@@ -201,7 +201,7 @@ fn the_ladder_is_climbed_and_ends() {
         (restarts, now) = (restarts + 1, now + 1000);
     }
     assert_eq!(restarts, 3, "then it is given up");
-    assert!(agent.health.closed().unwrap().contains("3 restarts did not help"));
+    assert!(agent.health.closed_reason().unwrap().contains("3 restarts did not help"));
 }
 
 /// Faults: V14.
@@ -421,10 +421,10 @@ fn hung_prompt_of_superseded_attempt_makes_its_service_sick() {
     let effects = told(&agent.step(at(31_000), AgentEvent::Tick));
     assert!(effects.iter().any(|it| it.starts_with("probe 1 1")), "{effects:?}");
     agent.step(at(31_010), probed(1, ProbeResult::NoAnswer("busy".to_owned())));
-    assert_eq!(agent.closed(), None, "a timeout is no evidence");
+    assert_eq!(agent.closed_reason(), None, "a timeout is no evidence");
     agent.step(at(41_000), AgentEvent::Tick);
     let effects = told(&agent.step(at(41_010), probed(1, ProbeResult::Running)));
-    assert!(agent.closed().is_some(), "{effects:?}");
+    assert!(agent.closed_reason().is_some(), "{effects:?}");
     let freed = ServiceEvent::RemedyDone { remedy: ServiceRemedy::FreeMemory, problem: None };
     agent.step(at(42_000), AgentEvent::Service(freed));
     assert!(!agent.superseded.is_stuck(at(99_000), Duration::ZERO), "the restart ends it");
@@ -449,7 +449,7 @@ fn superseded_attempt_that_stopped_says_nothing_about_its_service() {
         result: ProbeResult::Interrupted,
     };
     agent.step(at(31_010), probed);
-    assert_eq!((agent.closed(), agent.held.len()), (None, 1));
+    assert_eq!((agent.closed_reason(), agent.held.len()), (None, 1));
 }
 
 /// Faults: V8.

@@ -44,7 +44,7 @@ fn self_test_behind_an_attempt_that_makes_progress_has_passed() {
     let mut agent = in_test();
     agent.step(at(20_000), progress());
     assert_eq!(remedies(&agent.step(at(30_200), queued(2))), [""; 0]);
-    assert_eq!(agent.closed(), None);
+    assert_eq!(agent.closed_reason(), None);
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn self_test_behind_an_attempt_that_runs_in_silence_is_repeated_and_nothing_is_r
     let mut agent = in_test();
     for test in 1..60 {
         assert_eq!(remedies(&agent.step(at(30_200 * test), queued(2))), ["check"], "test {test}");
-        assert_eq!(agent.closed(), Some("the service restarted"));
+        assert_eq!(agent.closed_reason(), Some("the service restarted"));
     }
 }
 

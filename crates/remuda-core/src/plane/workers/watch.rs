@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Workers;
 use crate::alarm::Alarm;
-use crate::brake::{Judgement, MassLoss, Silence};
+use crate::brake::{Judgement, MassLossBrake, Silence};
 use crate::id::WorkerId;
 use crate::machine::{Presence, WorkerState};
 use crate::plane::{DomainEvent, Outbox};
@@ -21,7 +21,7 @@ const HELD_VERDICT_RETRY: Duration = Duration::from_secs(1);
 const ASKED_MAX: usize = 3;
 
 impl Workers {
-    pub(in crate::plane) fn mass_loss(&self) -> &MassLoss {
+    pub(in crate::plane) fn mass_loss(&self) -> &MassLossBrake {
         &self.mass_loss
     }
 

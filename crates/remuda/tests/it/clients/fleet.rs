@@ -15,7 +15,7 @@ const AGENT: &[&str] = &[
     "agent.inactivity=500ms",
     "agent.unknown_recheck=400ms",
     "agent.cancel_timeout=1s",
-    "agent.probe_every=300ms",
+    "agent.given_up_recheck=300ms",
 ];
 
 #[derive(Debug)]

@@ -199,7 +199,7 @@ async fn demand_above_the_largest_card_fails_with_that_sentence() {
 #[tokio::test]
 async fn worker_with_full_disk_gets_no_work() {
     let full = Server::fake(Options::default()).await;
-    let stage = ComfyFixture::with(full, &[], &["--set", "agent.probe_every=1h"]).await;
+    let stage = ComfyFixture::with(full, &[], &["--set", "agent.given_up_recheck=1h"]).await;
     stage.server.as_fake().control().strike_next(Fault::Disk);
     let job = stage.submit(picture(1).saved()).await;
     let closed = until_open(&stage, &stage.worker, false).await;

@@ -249,7 +249,7 @@ async fn node_limit_fails_attempt_without_progress() {
     let stage = ComfyFixture::fake().await;
     // One that goes on for longer than that, and says so, is left alone.
     let long = stage
-        .submit_as(json!({ "workflow": picture(2).sleep(3.0, 30).saved(), "node_limit_seconds": 1.5 }))
+        .submit_as(json!({ "workflow": picture(2).sleep(9.0, 90).saved(), "node_limit_seconds": 6 }))
         .await;
     completed_at_once(&stage.ended(&long).await);
     let job = stage

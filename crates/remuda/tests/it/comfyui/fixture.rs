@@ -16,7 +16,7 @@ pub(crate) const AGENT: &[&str] = &[
     "agent.inactivity=500ms",
     "agent.unknown_recheck=400ms",
     "agent.cancel_timeout=1s",
-    "agent.probe_every=300ms",
+    "agent.given_up_recheck=300ms",
 ];
 
 /// Where a real server is, if these tests are to run against one.

@@ -146,7 +146,7 @@ impl Followed {
 #[tokio::test]
 async fn service_messages_arrive_in_order_before_end() {
     let mut followed = Followed::start(Options::default()).await;
-    let (job, story) = followed.story(picture(3).sleep(1.0, 200).saved()).await;
+    let (job, story) = followed.story(picture(3).sleep(4.0, 400).saved()).await;
     assert_eq!(story.end, "job:completed");
     let mut kinds = story.kinds();
     kinds.retain(|kind| !kind.starts_with("progress"));
@@ -156,8 +156,8 @@ async fn service_messages_arrive_in_order_before_end() {
     assert!(story.messages.iter().all(|message| message["data"]["prompt_id"] == id.as_str()));
     let steps: Vec<_> = story.messages.iter().filter(|it| it["type"] == "progress").collect();
     assert!(steps.len() > 2, "it was told while it went on: {steps:?}");
-    assert!(steps.len() < 60 && story.reports < 20, "{} steps in {} reports", steps.len(), story.reports);
-    assert_eq!(steps.last().unwrap()["data"]["value"], 200);
+    assert!(steps.len() < 200, "not every step was told: {} steps in {} reports", steps.len(), story.reports);
+    assert_eq!(steps.last().unwrap()["data"]["value"], 400);
     followed.stop().await;
 }
 

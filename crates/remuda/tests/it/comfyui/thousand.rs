@@ -45,7 +45,7 @@ const AGENT: &[&str] = &[
     "agent.cancel_timeout=500ms",
     "agent.queue_stall_max=5s",
     "agent.self_test_timeout=1s",
-    "agent.probe_every=300ms",
+    "agent.given_up_recheck=300ms",
 ];
 
 /// Faults after which the server has no result of the prompt that anybody could fetch.

@@ -13,7 +13,7 @@ client = openai.OpenAI(max_retries=0)
 patient = openai.OpenAI(max_retries=10)
 # More letters than fit twice.
 many = ["x" * 1000] * 600
-busy = threading.Thread(target=lambda: client.embeddings.create(model=model, input="!busy 3000"))
+busy = threading.Thread(target=lambda: client.embeddings.create(model=model, input="!busy 12000"))
 busy.start()
 
 

@@ -16,7 +16,7 @@ pub(super) struct Case {
     pub(super) takes_metadata: bool,
     /// The same request was sent before, and its results are cached.
     pub(super) is_repeated: bool,
-    pub(super) interrupted: Option<Moment>,
+    pub(super) interrupted: Option<InterruptPoint>,
     /// Servers before 0.30.0 do not have what it asks for.
     pub(super) is_new: bool,
 }
@@ -30,7 +30,7 @@ enum ClientId {
 
 /// When a run is interrupted, and how; `ITS_ID` is its prompt id.
 #[derive(Debug)]
-pub(super) struct Moment {
+pub(super) struct InterruptPoint {
     pub(super) message: &'static str,
     pub(super) path: &'static str,
     pub(super) body: Value,
@@ -92,7 +92,7 @@ impl Case {
     }
 
     fn interrupted(self, message: &'static str, path: &'static str, body: Value) -> Case {
-        Case { interrupted: Some(Moment { message, path, body }), ..self }
+        Case { interrupted: Some(InterruptPoint { message, path, body }), ..self }
     }
 
     pub(super) fn has_client(&self) -> bool {

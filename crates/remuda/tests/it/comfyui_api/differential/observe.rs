@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::super::ws_client::{Heard, WsClient, is_end_of};
-use super::cases::{Case, Moment};
+use super::cases::{Case, InterruptPoint};
 use crate::harness::{Client, answered, wait_until};
 
 /// A server, or a plane in front of one.
@@ -124,8 +124,8 @@ impl Run<'_> {
 
     async fn finish(mut self, case: &Case) -> Value {
         let Some(id) = self.id.clone() else { return self.seen };
-        if let Some(moment) = &case.interrupted {
-            self.interrupt(&id, moment).await;
+        if let Some(point) = &case.interrupted {
+            self.interrupt(&id, point).await;
         }
         self.listen(&id, case.has_client()).await;
         let history = self.side.ended(&id).await;
@@ -145,17 +145,17 @@ impl Run<'_> {
         self.seen
     }
 
-    async fn interrupt(&mut self, id: &str, moment: &Moment) {
+    async fn interrupt(&mut self, id: &str, point: &InterruptPoint) {
         loop {
             let next = self.next().await;
-            let is_now = matches!(&next, Heard::Text(message) if message["type"] == moment.message);
+            let is_now = matches!(&next, Heard::Text(message) if message["type"] == point.message);
             self.heard.push(next);
             if is_now {
                 break;
             }
         }
-        let body = moment.body.to_string().replace("ITS_ID", id);
-        let path = moment.path.replace("ITS_ID", id);
+        let body = point.body.to_string().replace("ITS_ID", id);
+        let path = point.path.replace("ITS_ID", id);
         let request = self.side.client.request(Method::POST, &path).body(body);
         let (status, answer) = answered(request).await;
         self.seen["interrupted"] = json!([status.as_u16(), answer]);
