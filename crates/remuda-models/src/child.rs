@@ -11,8 +11,11 @@
 //! step count. The count travels in the pong and not in shared memory: the parent pings a few times a second, and a
 //! step costs no system call. The child ends with its parent: the socket closes, or the kernel sends the parent-death
 //! signal.
+//!
+//! The same program, started the same way, also renders one chat template and ends: see
+//! [`chat_template`](crate::chat_template).
 
-pub(crate) mod frame;
+pub(crate) mod message;
 
 use std::io::{self, BufReader};
 use std::os::fd::AsFd;
@@ -22,19 +25,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use remuda_core::supervise::panic_message;
 
-use self::frame::{FromChild, ToChild};
+use self::message::{FromChild, ToChild};
 use crate::backend::Engines;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
+use crate::frame;
 use crate::model::LoadedModel;
 use crate::request::RequestPart;
 use crate::spec::ModelSpec;
 
-/// Serves one model to the parent process over standard input until the socket closes. Programs call this when they are
-/// started with the arguments of `ChildCommand`.
+/// Serves one model to the parent process over standard input until the socket closes, or renders one chat template.
+/// Programs call this when they are started with the arguments of `ChildCommand`.
 pub fn run(engines: &Engines) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    #[cfg(feature = "gguf")]
+    if let Some(limits) = crate::chat_template::requested_limits() {
+        return crate::chat_template::serve(limits);
+    }
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     let copy = Copy {
         to_parent: Arc::new(Mutex::new(socket.try_clone()?)),

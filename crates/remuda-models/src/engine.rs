@@ -18,14 +18,22 @@ mod ocr;
 pub mod onnx;
 
 use crate::backend::Engines;
+use crate::child_command::ChildCommand;
 
-/// All engines of this build. Each recognises only its own files, so their order does not matter.
+/// All engines of this build. Each recognises only its own files, so their order does not matter. The program has to call
+/// [`child::run`](crate::child::run) when it is started with `pool-copy`.
 pub fn engines() -> Engines {
+    engines_of(ChildCommand::default())
+}
+
+/// All engines of this build, with another program that calls [`child::run`](crate::child::run).
+#[cfg_attr(not(feature = "gguf"), expect(unused_variables, reason = "only chat templates need a program"))]
+pub fn engines_of(child: ChildCommand) -> Engines {
     let engines = Engines::default();
     #[cfg(feature = "rten")]
     let engines = engines.with(bert::Bert).with(onnx::Onnx);
     #[cfg(feature = "gguf")]
-    let engines = engines.with(chat::ChatEngine);
+    let engines = engines.with(chat::ChatEngine { child });
     #[cfg(feature = "candle")]
     let engines = engines.with(diffusion::Diffusion);
     engines

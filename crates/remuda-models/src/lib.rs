@@ -15,12 +15,16 @@
 
 pub mod backend;
 pub mod beacon;
+#[cfg(feature = "gguf")]
+mod chat_template;
 pub mod child;
+pub mod child_command;
 pub mod engine;
 pub mod failure;
 pub mod fake;
 #[cfg(feature = "fetch")]
 pub mod fetch;
+mod frame;
 mod golden;
 pub mod model;
 pub mod pool;
@@ -33,10 +37,11 @@ mod sync;
 
 pub use self::backend::{Backend, Batching, Engines, ModelInfo, Prepare};
 pub use self::beacon::{Beacon, Stopped};
+pub use self::child_command::ChildCommand;
 pub use self::engine::engines;
 pub use self::failure::{InferenceError, LoadError, ModelError};
 pub use self::model::LoadedModel;
-pub use self::pool::{AnswerHandle, CallOptions, ChildCommand, Escalation, ModelPool, ModelPoolSettings};
+pub use self::pool::{AnswerHandle, CallOptions, Escalation, ModelPool, ModelPoolSettings};
 pub use self::request::{AnswerUpdate, ModelAnswer, ModelRequest, PartAnswer, RequestPart};
 pub use self::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 pub use self::supervisor::{CardSnapshot, CopySnapshot, ExitReason, ModelSnapshot, PoolSnapshot};

@@ -24,9 +24,9 @@ use tokio::sync::{broadcast, mpsc};
 
 pub use self::answer_handle::{AnswerHandle, CallOptions};
 use self::model_runtime::{ModelRuntime, fingerprint};
-pub use self::process::ChildCommand;
 use self::shared::PoolShared;
 use crate::backend::{Batching, Engines, ModelInfo};
+use crate::child_command::ChildCommand;
 use crate::failure::{LoadError, ModelError};
 use crate::request::ModelRequest;
 use crate::spec::{Device, ModelSpec};

@@ -32,12 +32,16 @@ use self::vocab::Vocab;
 use super::gguf::Gguf;
 use crate::backend::{Backend, ModelInfo, Prepare};
 use crate::beacon::Beacon;
+use crate::child_command::ChildCommand;
 use crate::failure::LoadError;
 use crate::model::LoadedModel;
 use crate::spec::{Capability, ModelSpec};
 
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ChatEngine;
+#[derive(Clone, Debug, Default)]
+pub(super) struct ChatEngine {
+    /// The program that renders chat templates.
+    pub(super) child: ChildCommand,
+}
 
 impl Backend for ChatEngine {
     fn name(&self) -> &'static str {
@@ -50,7 +54,7 @@ impl Backend for ChatEngine {
         let plan = ChatPlan::of(&gguf, spec)?;
         // Everything that would prevent loading or prompting is checked now.
         Vocab::of(&gguf)?;
-        PromptBuilder::of(&gguf, plan.context)?;
+        PromptBuilder::of(&gguf, &spec.name, plan.context, &self.child)?;
         let kinds = gguf.kinds();
         Ok(Some(ModelInfo {
             engine: self.name(),
@@ -84,7 +88,7 @@ impl Backend for ChatEngine {
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
         let gguf = Gguf::open(&file(spec)?.ok_or_else(|| missing(spec))?)?;
         let context = ChatPlan::of(&gguf, spec)?.context;
-        Ok(Arc::new(PromptBuilder::of(&gguf, context)?))
+        Ok(Arc::new(PromptBuilder::of(&gguf, &spec.name, context, &self.child)?))
     }
 }
 

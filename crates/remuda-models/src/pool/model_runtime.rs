@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use tracing::warn;
 
-use super::process::ChildCommand;
 use super::shared::PoolShared;
 use super::{process, thread};
 use crate::backend::{Backend, ModelInfo, Prepare};
 use crate::beacon::Beacon;
+use crate::child_command::ChildCommand;
 use crate::request::PartAnswer;
 use crate::spec::{Isolation, ModelSpec};
 use crate::supervisor::CopyId;

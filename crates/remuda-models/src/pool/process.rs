@@ -5,13 +5,11 @@
 //! reason. The child is then killed, in case it only closed the socket, and reaped. Only after that the thread reports
 //! the exit and the memory is released.
 
-use std::ffi::OsString;
 use std::io::{self, BufReader};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,48 +18,22 @@ use super::copy_handle::CopyOrder;
 use super::ping::Nonce;
 use super::shared::PoolShared;
 use crate::beacon::Beacon;
-use crate::child::frame::{self, FromChild, ToChild};
+use crate::child::message::{FromChild, ToChild};
 use crate::failure::LoadError;
+use crate::frame;
 use crate::supervisor::{CopyId, ExitReason, RunId, SupervisorEvent};
 use crate::sync::thread;
 
-/// The command of a program that calls [`child::run`](crate::child::run).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChildCommand {
-    /// Default: this program, even if its file was replaced since it started.
-    pub program: Option<PathBuf>,
-    pub args: Vec<OsString>,
-    /// The whole environment of copies; by default they inherit this program's.
-    pub environment: Option<Vec<(OsString, OsString)>>,
-}
-
-impl Default for ChildCommand {
-    fn default() -> Self {
-        ChildCommand { program: None, args: vec![OsString::from("pool-copy")], environment: None }
-    }
-}
-
-impl ChildCommand {
-    fn command(&self, threads: u32) -> io::Result<Command> {
-        let program = match &self.program {
-            Some(program) => program.clone(),
-            None if cfg!(target_os = "linux") => PathBuf::from("/proc/self/exe"),
-            None => std::env::current_exe()?,
-        };
-        let mut command = Command::new(program);
-        if let Some(environment) = &self.environment {
-            command.env_clear().envs(environment.iter().map(|(name, value)| (name, value)));
-        }
-        command
-            .args(&self.args)
-            // The process-wide thread pools of the engines; more threads than configured would only contend.
-            .env("RAYON_NUM_THREADS", threads.to_string())
-            .env("CANDLE_NUM_THREADS", threads.to_string())
-            .stdout(Stdio::null())
-            // A separate process group, so that Ctrl-C in the terminal lets this program drain first.
-            .process_group(0);
-        Ok(command)
-    }
+/// The process of a copy. The thread pools of its engines are process-wide; more threads than configured would only
+/// contend.
+fn command(runtime: &ModelRuntime) -> io::Result<Command> {
+    let (mut command, threads) = (runtime.child.command()?, runtime.spec.threads.to_string());
+    command
+        .env("RAYON_NUM_THREADS", &threads)
+        .env("CANDLE_NUM_THREADS", &threads)
+        // A separate process group, so that Ctrl-C in the terminal lets this program drain first.
+        .process_group(0);
+    Ok(command)
 }
 
 /// The handle of a child process.
@@ -104,8 +76,7 @@ fn live(
     beacon: &Beacon,
 ) -> io::Result<ExitReason> {
     let (ours, theirs) = UnixStream::pair()?;
-    let child =
-        runtime.child.command(runtime.spec.threads)?.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+    let child = command(runtime)?.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
     let process = Arc::new(Process { pid: child.id(), child: Mutex::new(child) });
     shared.attach_process(copy, Arc::clone(&process));
     let to_child = ours.try_clone();

@@ -8,6 +8,10 @@ mod flags;
 pub(crate) mod fleet;
 mod get;
 pub(crate) mod host;
+mod hostile_template;
 mod images;
 mod openai;
+#[path = "../../../remuda-models/src/engine/gguf/sample.rs"]
+#[allow(dead_code, reason = "the tests of the models use more of it")]
+mod sample;
 mod streamed;

@@ -7,7 +7,7 @@ use super::candle::{self, CandleModel};
 use super::cpu_llama::CpuLlama;
 use super::dimensions::{Dimensions, architecture, fit_context};
 use super::generation::LanguageModel;
-use super::template::Template;
+use super::template::is_chatml;
 use crate::beacon::Beacon;
 use crate::engine::gguf::{Gguf, TensorType};
 use crate::failure::LoadError;
@@ -115,7 +115,7 @@ impl ChatPlan {
                 self.context
             ));
         }
-        if Template::is_chatml(gguf) {
+        if is_chatml(gguf) {
             notes.push("the file has no chat template; using ChatML".to_owned());
         }
         notes
@@ -157,7 +157,7 @@ impl ChatRunner {
             what: format!("the {name} architecture"),
             hint: match cfg!(feature = "candle") {
                 true => "; this build runs llama, qwen2, qwen3, phi3 and gemma".to_owned(),
-                false => "; this build runs llama, qwen2 and qwen3 without experts; a build with the feature candle runs more".to_owned(),
+                false => "; this build runs llama, qwen2 and qwen3 without experts; build with `--features candle` for phi3, gemma and experts".to_owned(),
             },
         })
     }

@@ -1,10 +1,12 @@
 //! Renders conversations into prompts on the callers' threads.
 
-use super::template::Template;
+use super::template::chat_template;
 use super::tokenizer::ChatTokenizer;
 use crate::backend::Prepare;
+use crate::chat_template::{ChatTemplate, RenderError};
+use crate::child_command::ChildCommand;
 use crate::engine::gguf::Gguf;
-use crate::failure::{LoadError, ModelError};
+use crate::failure::{InferenceError, LoadError, ModelError};
 use crate::request::{Chat, ChatMessage, ModelRequest, RequestPart, Sampling};
 
 /// More is never intended, and every stop text is searched after every token.
@@ -15,18 +17,27 @@ const GOLDEN_TOKENS: u32 = 8;
 
 #[derive(Debug)]
 pub(super) struct PromptBuilder {
-    template: Template,
+    /// The name that callers use.
+    model: String,
+    template: ChatTemplate,
     words: ChatTokenizer,
     context: usize,
     golden: RequestPart,
 }
 
 impl PromptBuilder {
-    pub(super) fn of(gguf: &Gguf, context: usize) -> Result<Self, LoadError> {
+    /// A child process renders the template of the file, see [`chat_template`](crate::chat_template).
+    pub(super) fn of(
+        gguf: &Gguf,
+        model: &str,
+        context: usize,
+        child: &ChildCommand,
+    ) -> Result<Self, LoadError> {
         let wrong = |detail: String| LoadError::Wrong { path: gguf.path.clone(), detail };
         let golden = RequestPart::Prompt { tokens: Vec::new(), sampling: Sampling::default() };
         let mut prompts = PromptBuilder {
-            template: Template::of(gguf).map_err(wrong)?,
+            model: model.to_owned(),
+            template: chat_template(gguf, child).map_err(wrong)?,
             words: ChatTokenizer::of(gguf)?,
             context,
             golden,
@@ -44,7 +55,7 @@ impl PromptBuilder {
         if chat.messages.is_empty() {
             return Err(ModelError::Input("the request has no messages".to_owned()));
         }
-        let text = self.template.render(&chat.messages).map_err(ModelError::Input)?;
+        let text = self.template.render(&chat.messages).map_err(|error| self.render_error(error))?;
         let least = self.words.at_least(text.len());
         if least >= self.context {
             return Err(self.too_long(&format!("more than {least}")));
@@ -57,6 +68,15 @@ impl PromptBuilder {
             return Err(self.too_long(&tokens.len().to_string()));
         }
         Ok(RequestPart::Prompt { tokens, sampling: chat.sampling })
+    }
+
+    fn render_error(&self, error: RenderError) -> ModelError {
+        match error {
+            RenderError::Refused(reason) => ModelError::Input(reason),
+            RenderError::Unavailable(reason) => {
+                ModelError::Failed { model: self.model.clone(), failure: InferenceError::Engine(reason) }
+            }
+        }
     }
 
     fn too_long(&self, tokens: &str) -> ModelError {

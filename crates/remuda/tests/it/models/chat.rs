@@ -6,8 +6,8 @@ use std::path::Path;
 
 use remuda_models::request::{Chat, ChatMessage, FinishReason, GeneratedText, Sampling};
 use remuda_models::{
-    AnswerUpdate, CallOptions, ModelAnswer, ModelError, ModelPool, ModelPoolSettings, ModelRequest,
-    ModelSpec, PartAnswer, engine,
+    AnswerUpdate, CallOptions, ChildCommand, ModelAnswer, ModelError, ModelPool, ModelPoolSettings,
+    ModelRequest, ModelSpec, PartAnswer, engine,
 };
 use serde::Deserialize;
 
@@ -22,7 +22,10 @@ struct Known {
 
 fn served() -> Option<ModelPool> {
     let folder = remuda_testkit::model("smollm2-135m")?;
-    let pool = ModelPool::start(ModelPoolSettings::default(), engine::engines());
+    // The program renders the chat template; this one does not know how.
+    let child =
+        ChildCommand { program: Some(env!("CARGO_BIN_EXE_remuda").into()), ..ChildCommand::default() };
+    let pool = ModelPool::start(ModelPoolSettings::default(), engine::engines_of(child));
     let found = pool.add(ModelSpec::new("it", folder)).unwrap();
     assert_eq!(found.engine, "gguf");
     assert!(found.architecture.starts_with("llama, 134 million weights, Q4_1"), "{}", found.architecture);
