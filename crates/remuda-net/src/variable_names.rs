@@ -58,6 +58,7 @@ const PASSED_PREFIXES: &[&str] = &[
     "CANDLE_",
     "MIMALLOC_",
     "MALLOC_",
+    "FAKETIME",
 ];
 /// A name with one of these in it is never passed because of its prefix.
 const SECRET_PARTS: [&str; 6] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "_KEY"];

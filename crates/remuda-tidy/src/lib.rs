@@ -8,9 +8,11 @@
 //! | `words` | words we do not use, in comments and documents |
 //! | `types` | type names that are defined more than once |
 //! | `modules` | which module uses which, and cycles between them |
+//! | `supply` | dependencies: where they come from, licences, known flaws, the list of parts of a release |
 
 pub mod comments;
 pub mod modules;
 pub mod source;
+pub mod supply;
 pub mod types;
 pub mod words;

@@ -1,16 +1,32 @@
-//! Prints the measures of the code base, or with `graph` the modules of every crate as Mermaid drawings.
+//! Prints the measures of the code base, or with `graph` the modules of every crate as Mermaid drawings. `supply` checks the
+//! dependencies, `sbom` lists them for a release, and `import-advisories CLONE` makes the pinned copy of the advisory database.
 #![expect(clippy::print_stdout, reason = "printing is all it does")]
+
+mod supply_commands;
+
+use std::process::ExitCode;
 
 use remuda_tidy::source::rust_files;
 use remuda_tidy::{modules, types, words};
 
-fn main() {
-    match std::env::args().nth(1).as_deref() {
-        Some("graph") => print_graphs(),
-        Some("words") => print_words(),
-        Some("types") => print_types(),
-        _ => print_measures(),
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["graph"] => print_graphs(),
+        ["words"] => print_words(),
+        ["types"] => print_types(),
+        [] => print_measures(),
+        ["supply"] => return supply_commands::check(),
+        ["sbom"] => return supply_commands::print_sbom(),
+        ["import-advisories", clone] => return supply_commands::print_copy(clone.as_ref()),
+        _ => {
+            eprintln!(
+                "remuda-tidy: graph, words, types, supply, sbom or import-advisories CLONE; nothing for measures"
+            );
+            return ExitCode::from(2);
+        }
     }
+    ExitCode::SUCCESS
 }
 
 fn print_measures() {

@@ -42,7 +42,10 @@ impl RenderLimits {
     /// Limits this process for the rest of its life.
     fn apply(self) -> io::Result<()> {
         lower(Resource::Core, 0)?;
-        lower(Resource::Cpu, self.processor_seconds)?;
+        // A second more until the kernel kills: the first limit's signal says why it ended.
+        let processor =
+            Rlimit { current: Some(self.processor_seconds), maximum: Some(self.processor_seconds + 1) };
+        setrlimit(Resource::Cpu, processor)?;
         if lower(Resource::Data, self.memory_bytes)? {
             return Err(Command::new(this_program()?).args(std::env::args_os().skip(1)).exec());
         }

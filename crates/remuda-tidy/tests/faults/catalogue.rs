@@ -257,7 +257,7 @@ const MALICE: &[FaultRow] = &[
     later(
         "X21",
         "a dependency was replaced or has a known flaw",
-        "an audit against the list of known flaws, which needs a network; a list of parts for each release",
+        "the copy of the advisory database, which is data that comes from outside",
     ),
 ];
 

@@ -2,7 +2,6 @@
 
 mod audit;
 mod limits;
-mod parts;
 mod secrets;
 mod start;
 mod surfaces;

@@ -7,8 +7,8 @@ use super::host::{Host, copies};
 use super::sample::Sample;
 use crate::harness::assert_contains_all;
 
-/// Doubles a text as often as the message says.
-const DOUBLES: &str = "{% set n = namespace(x='ab') %}{% for i in range(messages[0].content | int) %}{% set n.x = n.x ~ n.x %}{% endfor %}<|im_start|>{{ n.x | length }}";
+/// Doubles a text as often as the message is long, if it begins with `!`.
+const DOUBLES: &str = "{% set n = namespace(x='ab') %}{% set text = messages[0].content %}{% for i in range(text | length if text is startingwith('!') else 0) %}{% set n.x = n.x ~ n.x %}{% endfor %}<|im_start|>{{ n.x | length }}";
 
 /// The most memory that a process has had so far, in MiB.
 fn peak_mebibytes(process: u32) -> u64 {
@@ -17,7 +17,8 @@ fn peak_mebibytes(process: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
 }
 
-async fn ask(host: &Host, model: &str, text: &str) -> (StatusCode, Value) {
+async fn ask(host: &Host, model: &str, doublings: usize) -> (StatusCode, Value) {
+    let text = format!("{:!<doublings$}", "");
     let messages = json!([{ "role": "user", "content": text }]);
     let body = json!({ "model": model, "messages": messages, "max_tokens": 4 });
     host.post("/v1/chat/completions", &body).await
@@ -31,13 +32,13 @@ async fn template_that_takes_all_memory_costs_only_its_caller() {
     let models = ["thread", "process"].map(|it| format!("{it}={},isolation={it}", file.display()));
     let host = Host::up(&models.each_ref().map(String::as_str)).await;
     for model in ["thread", "process"] {
-        let (status, answer) = ask(&host, model, "3").await;
+        let (status, answer) = ask(&host, model, 3).await;
         assert_eq!(status, StatusCode::OK, "{answer}");
         let (before, had) = (copies(&host.model(model).await), peak_mebibytes(host.process.id()));
         // 2^28 bytes: more than the limit, and less than an allocator reserves when a program starts.
-        for doublings in ["27", "60"] {
+        for doublings in [27, 60] {
             let ((status, answer), (other, _)) =
-                tokio::join!(ask(&host, model, doublings), ask(&host, model, "3"));
+                tokio::join!(ask(&host, model, doublings), ask(&host, model, 3));
             let message = answer["error"]["message"].as_str().unwrap();
             assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
             assert_contains_all(message, &["the chat template of model.gguf was stopped", "MiB of memory"]);
