@@ -62,7 +62,8 @@ class ScriptedWorker:
         return {"incarnation": self.incarnation, "seq": next(self.seq), "term": self.term}
 
     def keep_job(self):
-        """Names the attempt that it has, whatever became of it under the fuzzer's beats."""
+        """Names the attempt that it has, whatever became of it under the fuzzer's beats. One that it lost, because nothing
+        was asked of it for longer than its lease, it names no more: the plane would count its slot as taken."""
         with self.lock:
             for _ in range(50):
                 job = self.held and ask("GET", f"/remuda/v1/jobs/{self.held[0]['job']}")
@@ -71,8 +72,9 @@ class ScriptedWorker:
                     self.held = [{"job": ask("POST", "/remuda/v1/jobs", submitted)["id"], "attempt": 0}]
                     continue
                 self.held[0]["attempt"] = job["attempt"]
-                ask("POST", f"{self.path}/beat?wait=0.1", self.fields() | {"held": self.held}, self.token)
-                if job["state"] == "running":
+                held = self.held if job["state"] == "running" else []
+                ask("POST", f"{self.path}/beat?wait=0.1", self.fields() | {"held": held}, self.token)
+                if held:
                     return self.held[0]
         raise AssertionError(f"{self.name} got no attempt")
 
